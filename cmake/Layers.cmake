@@ -1,0 +1,42 @@
+# One library per folder of src/, linked so that a folder can use only those below it.
+#
+# The rule is enforced by the compiler: a layer's headers are reached through a directory of its own,
+# <build>/layers/<name>, which holds nothing but the link <name> -> src/<name>. So
+# #include "codec/tile.h" resolves only in a target that links weightwire_codec.
+
+# weightwire_layer(NAME <folder> [DEPENDS <folder>...] [LIBS <library>...])
+# Defines weightwire_<folder> from src/<folder>/*.cc, all but main.cc. A folder that is not there is no target.
+function(weightwire_layer)
+  cmake_parse_arguments(LAYER "" "NAME" "DEPENDS;LIBS" ${ARGN})
+  set(folder "${PROJECT_SOURCE_DIR}/src/${LAYER_NAME}")
+  set(target "weightwire_${LAYER_NAME}")
+  if(NOT IS_DIRECTORY "${folder}")
+    return()
+  endif()
+
+  file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/layers/${LAYER_NAME}")
+  file(CREATE_LINK "${folder}" "${PROJECT_BINARY_DIR}/layers/${LAYER_NAME}/${LAYER_NAME}" SYMBOLIC)
+
+  file(GLOB sources CONFIGURE_DEPENDS "${folder}/*.cc")
+  list(REMOVE_ITEM sources "${folder}/main.cc")
+  set(visibility INTERFACE)  # CMake has no library without sources, except an INTERFACE one
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    set(visibility PUBLIC)
+  else()
+    add_library(${target} INTERFACE)
+  endif()
+  target_include_directories(${target} ${visibility} "${PROJECT_BINARY_DIR}/layers/${LAYER_NAME}")
+  list(TRANSFORM LAYER_DEPENDS PREPEND weightwire_)
+  target_link_libraries(${target} ${visibility} ${LAYER_DEPENDS} ${LAYER_LIBS})
+endfunction()
+
+# The command, from src/cli/main.cc; at the top of the build folder, where people look for it.
+function(weightwire_command)
+  file(GLOB main CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cli/main.cc")
+  if(main)
+    add_executable(weightwire ${main})
+    target_link_libraries(weightwire PRIVATE weightwire_cli)
+    set_target_properties(weightwire PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+  endif()
+endfunction()
