@@ -1,0 +1,40 @@
+// Errors are values. Every function of the core that can fail returns a Result<T> (result.h) holding
+// either the value or one Error: a code, for programs, and one sentence, for people.
+//
+// A code exists only where a caller would react differently; the numbers are pinned, because they
+// become exit statuses and Python exception types. A broken invariant of our own is not an Error: it aborts
+// (WW_CHECK in check.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace weightwire {
+
+enum class ErrorCode : std::uint8_t {
+  kInvalidArgument = 2,  // the request itself is wrong; repeating it will not help
+  kNotFound = 3,         // a file, tensor or object is not there
+  kIo = 4,               // the operating system refused (disk full, permission, …)
+  kCorrupt = 5,          // bytes are damaged or break their format's rules; fetch them again
+  kMismatch = 6,         // bytes are well-formed but belong to another base, layout or state
+  kUnsupported = 7,      // valid, but needs a newer weightwire or a feature this build lacks
+  kLimit = 8,            // exceeds a named limit (limits.h)
+};
+
+class Error {
+ public:
+  Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  [[nodiscard]] ErrorCode code() const { return code_; }
+  [[nodiscard]] const std::string& message() const { return message_; }
+
+  // Puts "doing what: " in front, so that the outermost caller names the user's own file or tensor.
+  [[nodiscard]] Error In(const std::string& context) const { return {code_, context + ": " + message_}; }
+
+ private:
+  ErrorCode code_;
+  std::string message_;
+};
+
+}  // namespace weightwire
