@@ -185,6 +185,13 @@ void MappedFile::Advise(Access access) const {
   ::madvise(const_cast<std::uint8_t*>(data_), size_, advice);
 }
 
+Status CopyFile(const std::filesystem::path& from, const std::filesystem::path& to) {
+  WW_TRY(const MappedFile source, MappedFile::Open(from));
+  WW_TRY(const File copy, File::Create(to));
+  WW_RETURN_IF_ERROR(copy.WriteAt(0, source.bytes()));
+  return copy.Sync();
+}
+
 Result<AtomicFile> AtomicFile::Create(const std::filesystem::path& path, Existing existing) {
   std::error_code ignored;
   if (existing == Existing::kRefuse &&

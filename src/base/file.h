@@ -83,6 +83,9 @@ class MappedFile {
   std::filesystem::path path_;
 };
 
+// Copies the bytes of a file to a new name, which must not be taken, and returns once they are on the disk.
+Status CopyFile(const std::filesystem::path& from, const std::filesystem::path& to);
+
 // A file under construction. It lies under a temporary name in the directory of `path` until Commit gives it its name;
 // destroyed before that, it is removed.
 class AtomicFile {
