@@ -1,0 +1,94 @@
+// A checkpoint: a model's tensors with their data, from one safetensors file, from a Hugging Face directory, or from
+// memory. Files are mapped, not read, so a checkpoint may be larger than memory.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "tensor/layout.h"
+#include "tensor/safetensors.h"
+
+namespace weightwire {
+
+// A tensor that owns its data. REQUIRES of whoever makes one: bytes.size() is what the spec says.
+struct OwnedTensor {
+  TensorSpec spec;
+  std::vector<std::uint8_t> bytes;
+};
+
+// One safetensors file of a checkpoint, as far as it matters for writing one like it.
+struct CheckpointFile {
+  std::string name;  // within the directory
+  Metadata metadata;
+  std::vector<std::string> tensors;  // in the order of the data
+};
+
+// Immutable, and cheap to copy: copies share the data. Safe to share between threads.
+//
+// The files must stay as they are meanwhile (see MappedFile).
+class Checkpoint {
+ public:
+  // `path` is a safetensors file, or a directory with model.safetensors, or with model.safetensors.index.json and the
+  // shards that it names. The first of the two wins where both exist, as in transformers. The index must agree with
+  // the shards: each tensor in the shard it says, none missing, none that it does not name.
+  //
+  // Tied weights: safetensors' save_model keeps one name and records the others in the file's metadata. A metadata key
+  // that is no tensor of the checkpoint and whose value is one becomes an alias of the layout. Equal data is no tie.
+  static Result<Checkpoint> Open(const std::filesystem::path& path);
+
+  // As if opened from one file, named model.safetensors.
+  static Result<Checkpoint> FromMemory(std::vector<OwnedTensor> tensors, Aliases aliases = {});
+
+  [[nodiscard]] const Layout& layout() const { return layout_; }
+
+  // Data of the tensor with that index in the layout; any alignment. Valid as long as this or a copy of it lives.
+  // REQUIRES: index < layout().size().
+  [[nodiscard]] std::span<const std::uint8_t> bytes(std::size_t index) const { return bytes_[index]; }
+
+  // The same data seen through another layout: which of two tied names is kept may differ, and this checkpoint may hold
+  // both names where `layout` has an alias, provided that their bits are equal. Any other difference is kMismatch, and
+  // the error names the tensors.
+  [[nodiscard]] Result<Checkpoint> ViewAs(const Layout& layout) const;
+
+  // The files behind it, in order of their names. A view keeps those of what it is a view of.
+  [[nodiscard]] const std::vector<CheckpointFile>& files() const { return storage_->files; }
+
+  // The directory it was opened from; empty when it was one file or memory.
+  [[nodiscard]] const std::filesystem::path& directory() const { return storage_->directory; }
+
+  // Whether the files are shards, listed in an index file.
+  [[nodiscard]] bool has_index() const { return storage_->has_index; }
+
+  // The layout as the files have it, which layout() is a view of.
+  [[nodiscard]] const Layout& file_layout() const { return storage_->layout; }
+
+ private:
+  struct Storage {
+    std::vector<MappedFile> maps;
+    std::vector<OwnedTensor> owned;
+    std::vector<CheckpointFile> files;
+    std::filesystem::path directory;
+    bool has_index = false;
+    Layout layout;
+  };
+
+  Checkpoint() = default;
+  static Result<Checkpoint> OpenFile(const std::filesystem::path& path);
+  static Result<Checkpoint> OpenDirectory(const std::filesystem::path& directory);
+  static Result<Checkpoint> Assemble(std::shared_ptr<Storage> storage, std::vector<TensorView> tensors,
+                                     Aliases aliases);
+
+  std::shared_ptr<const Storage> storage_;
+  Layout layout_;
+  std::vector<std::span<const std::uint8_t>> bytes_;
+};
+
+inline constexpr const char* kSingleFileName = "model.safetensors";
+inline constexpr const char* kIndexFileName = "model.safetensors.index.json";
+
+}  // namespace weightwire

@@ -1,0 +1,50 @@
+// Writing checkpoints: like an existing one, or afresh. The output appears complete under its name or not at all; one
+// that is already there is refused. No more than one piece of one tensor is in memory at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+
+#include "base/result.h"
+#include "tensor/checkpoint.h"
+#include "tensor/layout.h"
+
+namespace weightwire {
+
+// Takes the next bytes of a tensor.
+using TensorSink = std::function<Status(std::span<const std::uint8_t> bytes)>;
+
+// Gives the sink the whole data of the layout's tensor `index`, in order, in pieces of any size. Called from the
+// writer's thread, in the order of the files, and once more for every further name under which a tied tensor is
+// written. An error ends the writing and is returned.
+using TensorSource = std::function<Status(std::size_t index, const TensorSink& sink)>;
+
+// The data of a checkpoint as a TensorSource. The checkpoint must outlive it.
+[[nodiscard]] TensorSource DataOf(const Checkpoint& checkpoint);
+
+// Writes tensors of `layout` to `output` in the form of `like`: one file if that was one, else a directory with the
+// same files, each with the same metadata and the same tensors in the same order, and copies of everything else in the
+// directory.
+//
+// Where `layout` differs from `like`: a tensor that is gone is left out; a new one goes to the end of the last file; of
+// tied names those are written that `like` has written, and the others are recorded in the metadata. Opening the output
+// therefore gives `layout` again, or, where `like` holds several names of a tie, a checkpoint that ViewAs(layout)
+// accepts.
+Status WriteCheckpointLike(const Checkpoint& like, const Layout& layout, const std::filesystem::path& output,
+                           const TensorSource& data);
+
+struct CheckpointOptions {
+  // A shard is closed before the tensor that would make it larger; a tensor above this has a shard of its own.
+  std::uint64_t max_shard_bytes = 5'000'000'000;
+  // transformers does not load a file without "format".
+  Metadata metadata = {{"format", "pt"}};
+};
+
+// Writes a Hugging Face directory with nothing but weights: model.safetensors, or shards named
+// model-00001-of-0000N.safetensors in order of the layout, and their index.
+Status WriteCheckpoint(const Layout& layout, const std::filesystem::path& output, const CheckpointOptions& options,
+                       const TensorSource& data);
+
+}  // namespace weightwire
