@@ -60,6 +60,8 @@ Status ByteReader::ExpectEnd() const {
   return Error(ErrorCode::kCorrupt, fmt::format("{} bytes too many after offset {}", remaining(), position_));
 }
 
+void ByteWriter::Bytes(std::span<const std::uint8_t> bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); }
+
 void ByteWriter::Varint(std::uint64_t value) {
   while (value >= 0x80) {
     out_.push_back(static_cast<std::uint8_t>(value | 0x80U));

@@ -92,7 +92,7 @@ class ByteWriter {
   void U32(std::uint32_t value) { StoreU32(Grow(sizeof(value)), value); }
   void U64(std::uint64_t value) { StoreU64(Grow(sizeof(value)), value); }
   void Varint(std::uint64_t value);
-  void Bytes(std::span<const std::uint8_t> bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); }
+  void Bytes(std::span<const std::uint8_t> bytes);
 
  private:
   std::uint8_t* Grow(std::size_t count) {

@@ -173,9 +173,8 @@ Status CheckCoverage(const std::vector<HeaderEntry>& entries, std::uint64_t data
   for (const HeaderEntry& entry : entries) {
     const std::string name = "tensor " + Quoted(entry.spec.name);
     if (entry.begin != covered) {
-      return Corrupt(
-          fmt::format("{}: its data begins at {}, which leaves a {} after the tensor before, which ends at {}", name,
-                      entry.begin, entry.begin > covered ? "hole" : "overlap", covered));
+      return Corrupt(fmt::format("{}: its data begins at {}, which leaves {} after the tensor before, which ends at {}",
+                                 name, entry.begin, entry.begin > covered ? "a hole" : "an overlap", covered));
     }
     WW_TRY(const std::uint64_t size, CheckedByteSize(entry.spec));
     if (entry.end < entry.begin || entry.end - entry.begin != size) {
