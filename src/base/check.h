@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define WW_CHECK(condition)                                                                             \
-  do {                                                                                                  \
-    if (!(condition)) [[unlikely]] {                                                                    \
+#define WW_CHECK(condition)                                                                                \
+  do {                                                                                                     \
+    if (!(condition)) [[unlikely]] {                                                                       \
       std::fprintf(stderr, "weightwire: broken invariant at %s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                                     \
-    }                                                                                                   \
+      std::abort();                                                                                        \
+    }                                                                                                      \
   } while (false)

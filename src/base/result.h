@@ -66,11 +66,11 @@ inline Status Ok() { return {}; }
 #define WW_CONCAT_INNER(a, b) a##b
 #define WW_CONCAT(a, b) WW_CONCAT_INNER(a, b)
 
-#define WW_RETURN_IF_ERROR(expression)                      \
-  do {                                                      \
-    if (auto ww_status = (expression); !ww_status.ok()) {   \
-      return ww_status.error();                             \
-    }                                                       \
+#define WW_RETURN_IF_ERROR(expression)                    \
+  do {                                                    \
+    if (auto ww_status = (expression); !ww_status.ok()) { \
+      return ww_status.error();                           \
+    }                                                     \
   } while (false)
 
 #define WW_TRY(declaration, expression) WW_TRY_IMPL(WW_CONCAT(ww_result_, __LINE__), declaration, expression)

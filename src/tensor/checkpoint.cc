@@ -132,7 +132,7 @@ Result<Checkpoint> Checkpoint::OpenDirectory(const std::filesystem::path& direct
   }
   auto aliases = RecordedAliases(storage->files);
   if (!aliases.ok()) return aliases.error().In(directory.string());
-  auto checkpoint = Assemble(std::move(storage), std::move(tensors), std::move(aliases).value());
+  auto checkpoint = Assemble(std::move(storage), tensors, std::move(aliases).value());
   if (!checkpoint.ok()) return checkpoint.error().In(directory.string());
   return checkpoint;
 }
@@ -152,10 +152,10 @@ Result<Checkpoint> Checkpoint::FromMemory(std::vector<OwnedTensor> tensors, Alia
   CheckpointFile file{.name = kSingleFileName, .metadata = {aliases.begin(), aliases.end()}, .tensors = {}};
   for (TensorSpec& spec : specs) file.tensors.push_back(std::move(spec.name));
   storage->files.push_back(std::move(file));
-  return Assemble(std::move(storage), std::move(views), std::move(aliases));
+  return Assemble(std::move(storage), views, std::move(aliases));
 }
 
-Result<Checkpoint> Checkpoint::Assemble(std::shared_ptr<Storage> storage, std::vector<TensorView> tensors,
+Result<Checkpoint> Checkpoint::Assemble(std::shared_ptr<Storage> storage, const std::vector<TensorView>& tensors,
                                         Aliases aliases) {
   std::vector<TensorSpec> specs;
   std::unordered_map<std::string_view, std::span<const std::uint8_t>> bytes;

@@ -80,7 +80,7 @@ class Checkpoint {
   Checkpoint() = default;
   static Result<Checkpoint> OpenFile(const std::filesystem::path& path);
   static Result<Checkpoint> OpenDirectory(const std::filesystem::path& directory);
-  static Result<Checkpoint> Assemble(std::shared_ptr<Storage> storage, std::vector<TensorView> tensors,
+  static Result<Checkpoint> Assemble(std::shared_ptr<Storage> storage, const std::vector<TensorView>& tensors,
                                      Aliases aliases);
 
   std::shared_ptr<const Storage> storage_;
