@@ -204,7 +204,8 @@ Status WriteCheckpointLike(const Checkpoint& like, const Layout& layout, const f
   StagedOutput staged(WithoutTrailingSlash(output));
   WW_RETURN_IF_ERROR(staged.CheckNameIsFree());
   if (like.directory().empty()) {
-    WW_RETURN_IF_ERROR(WriteFile(plan.front(), layout, staged.path(), data));
+    const Status written = WriteFile(plan.front(), layout, staged.path(), data);
+    if (!written.ok()) return written.error().In("cannot write " + output.string());
     return staged.Commit();
   }
   WW_RETURN_IF_ERROR(staged.CreateDirectory());

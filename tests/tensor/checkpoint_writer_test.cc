@@ -160,6 +160,20 @@ TEST(WriteCheckpointLike, AFailureLeavesNothingBehind) {
   }
 }
 
+TEST(WriteCheckpointLike, ErrorsNameTheOutput) {
+  const TemporaryDirectory directory;
+  MakeShardedModel(directory / "source");
+  WriteTensors(directory / "single", {Tensor("a", {1})});
+  for (const char* name : {"source", "single"}) {
+    const Checkpoint source = Open(directory / name);
+    const auto output = directory / "no/such/out";
+    const Status written = WriteCheckpointLike(source, source.layout(), output, DataOf(source));
+    ASSERT_FALSE(written.ok());
+    EXPECT_THAT(written.error().message(), HasSubstr(output.string()));
+    EXPECT_THAT(written.error().message(), HasSubstr("No such file or directory"));
+  }
+}
+
 TEST(WriteCheckpointLike, TensorsMayBeAddedRemovedAndRetyped) {
   const TemporaryDirectory directory;
   MakeShardedModel(directory / "source");
