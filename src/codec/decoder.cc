@@ -1,0 +1,486 @@
+#include "codec/decoder.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "base/bytes.h"
+#include "codec/staged_builder.h"
+#include "codec/state.h"
+#include "codec/tile_encoder.h"
+#include "codec/units.h"
+
+namespace weightwire {
+
+namespace {
+
+// Tiles that one job decodes: enough to keep all lanes busy to near the end.
+constexpr std::size_t kTilesPerJob = 4 * kLanes;
+// Units that one job of a whole entry compares.
+constexpr std::uint64_t kWholePieceUnits = 1 << 20;
+
+Error Damaged(const std::string& what) { return {ErrorCode::kCorrupt, "the delta is damaged: " + what}; }
+Error OtherBase(const std::string& what) {
+  return {ErrorCode::kMismatch, what + "; the delta was made for another base, and nothing was changed"};
+}
+
+struct Entry {
+  const IndexEntry* index = nullptr;
+  std::span<const std::uint8_t> payload;
+  std::optional<BoxMap> map;
+  std::size_t origin = 0;  // in the layout before
+  bool is_new = false;     // the base has no such tensor
+  std::shared_ptr<const ExpandedTables> tables;
+  std::vector<std::uint64_t> tile_offsets;  // in the payload
+};
+
+// A piece of an entry, and what it gave.
+struct Job {
+  std::size_t entry = 0;
+  std::uint64_t first_unit = 0;  // of the box
+  std::uint64_t unit_count = 0;
+  std::vector<StagedChunk> chunks;
+  Digest digest_change;
+};
+
+// Scratch memory of one thread.
+struct Worker {
+  std::vector<std::uint8_t> base;
+  std::vector<std::uint8_t> run;
+  std::vector<std::uint32_t> times;
+  std::vector<std::uint32_t> positions;
+  std::vector<std::uint8_t> new_units;
+};
+
+class Stager {
+ public:
+  Stager(const DeltaFile& file, const StateView& base, const Kernels& kernels, ThreadPool& pool)
+      : file_(file), base_(base), kernels_(kernels), pool_(pool), workers_(pool.threads()) {}
+
+  Result<std::shared_ptr<const StagedChange>> Run() {
+    WW_RETURN_IF_ERROR(CheckBase());
+    WW_RETURN_IF_ERROR(PrepareEntries());
+    WW_RETURN_IF_ERROR(CheckDigestsBefore());
+    WW_RETURN_IF_ERROR(RunJobs());
+    return Collect();
+  }
+
+ private:
+  [[nodiscard]] const TensorSpec& SpecOf(const Entry& entry) const { return after_->tensors()[entry.index->tensor]; }
+
+  Status CheckBase() {
+    const DeltaIndex& index = file_.index();
+    if (index.layout_hash != base_.layout().hash()) {
+      return OtherBase("the names, types or shapes of the base's tensors are not those the delta applies to");
+    }
+    if (index.state.has_value() && StateDigest(base_.layout(), base_.digests()) != index.state->before) {
+      return OtherBase("the base's bits are not those the delta applies to (" + DescribeDifference() + ")");
+    }
+    WW_TRY(Layout after, ApplyLayoutChange(base_.layout(), index.layout_change));
+    after_ = std::make_shared<const Layout>(std::move(after));
+    return Ok();
+  }
+
+  // The first touched tensor whose digest differs, for the error.
+  [[nodiscard]] std::string DescribeDifference() const {
+    for (const IndexEntry& entry : file_.index().entries) {
+      if (file_.index().layout_change.has_value() || entry.tensor >= base_.layout().size() || entry.box.has_value())
+        break;
+      if (base_.digests()[entry.tensor] != entry.before) {
+        return "tensor '" + base_.layout().tensors()[entry.tensor].name + "' differs";
+      }
+    }
+    return "a tensor that the delta does not touch differs";
+  }
+
+  Status PrepareEntries() {
+    std::map<std::pair<std::size_t, int>, std::shared_ptr<const ExpandedTables>> expanded;
+    const std::vector<IndexEntry>& indices = file_.index().entries;
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      Entry entry;
+      entry.index = &indices[i];
+      entry.payload = file_.payload(i);
+      if (entry.index->tensor >= after_->size()) return Damaged("an entry names a tensor that is not there");
+      const TensorSpec& spec = SpecOf(entry);
+      if (entry.index->box.has_value()) {
+        WW_TRY(entry.map, BoxMap::Of(spec, *entry.index->box));
+      } else {
+        entry.map = BoxMap(spec);
+      }
+      const std::optional<std::size_t> origin = base_.layout().Find(spec.name);
+      entry.is_new = !origin.has_value() || base_.layout().tensors()[*origin] != spec;
+      entry.origin = entry.is_new ? 0 : *origin;
+      const int unit_bytes = entry.map->unit_bytes();
+      if (entry.index->mode == EntryMode::kWhole) {
+        if (entry.payload.size() != entry.map->unit_count() * static_cast<std::uint64_t>(unit_bytes)) {
+          return Damaged("the data of '" + spec.name + "' has the wrong size");
+        }
+      } else {
+        if (entry.is_new) return Damaged("'" + spec.name + "' is new, but coded as a change");
+        WW_RETURN_IF_ERROR(PrepareTiles(entry));
+        const std::pair<std::size_t, int> key(entry.index->table_set,
+                                              256 * unit_bytes + entry.index->scale + kScaleBias);
+        auto& tables = expanded[key];
+        if (tables == nullptr) {
+          TableSet set = file_.sets()[entry.index->table_set];
+          set.unit_bits = 8 * unit_bytes;
+          WW_RETURN_IF_ERROR(set.CheckFits());
+          tables = std::make_shared<const ExpandedTables>(set, entry.index->scale);
+        }
+        entry.tables = tables;
+      }
+      entries_.push_back(std::move(entry));
+    }
+    return CheckBoxes();
+  }
+
+  static Status PrepareTiles(Entry& entry) {
+    const int log2 = entry.index->tile_log2;
+    const std::uint64_t tiles = (entry.map->unit_count() + (std::uint64_t{1} << log2) - 1) >> log2;
+    if (entry.index->tile_bytes.size() != tiles) return Damaged("an entry has the wrong number of tiles");
+    if (entry.index->changed > entry.map->unit_count()) return Damaged("an entry has more changes than units");
+    std::uint64_t offset = 0;
+    for (const std::uint32_t size : entry.index->tile_bytes) {
+      entry.tile_offsets.push_back(offset);
+      offset += size;
+    }
+    return Ok();
+  }
+
+  // Boxes of one tensor must not overlap; a new tensor must come whole.
+  Status CheckBoxes() const {
+    for (std::size_t begin = 0; begin < entries_.size();) {
+      std::size_t end = begin + 1;
+      while (end < entries_.size() && entries_[end].index->tensor == entries_[begin].index->tensor) ++end;
+      const std::string& name = SpecOf(entries_[begin]).name;
+      if (end - begin > kMaxBoxesPerTensor) return Error(ErrorCode::kLimit, "too many boxes of '" + name + "'");
+      for (std::size_t i = begin; i < end; ++i) {
+        if (end - begin > 1 && entries_[i].map->is_whole_tensor()) return Damaged("'" + name + "' is there twice");
+        if (entries_[i].is_new && !entries_[i].map->is_whole_tensor()) {
+          return Damaged("'" + name + "' is new, but only a part of it is there");
+        }
+        for (std::size_t j = begin; j < i; ++j) {
+          if (Overlap(*entries_[i].index->box, *entries_[j].index->box))
+            return Damaged("boxes of '" + name + "' overlap");
+        }
+      }
+      begin = end;
+    }
+    std::size_t added = 0;
+    for (std::size_t i = 0; i < after_->size(); ++i) {
+      const std::optional<std::size_t> origin = base_.layout().Find(after_->tensors()[i].name);
+      if (!origin.has_value() || base_.layout().tensors()[*origin] != after_->tensors()[i]) ++added;
+    }
+    const auto delivered = static_cast<std::size_t>(
+        std::count_if(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.is_new; }));
+    if (added != delivered && file_.index().state.has_value()) return Damaged("a new tensor has no data");
+    return Ok();
+  }
+
+  // Digests of whole tensors are known. Those of boxes are computed, unless the boxes make up the tensor: then only
+  // their sum need be right.
+  Status CheckDigestsBefore() {
+    std::map<std::size_t, std::pair<Digest, std::uint64_t>> sums;
+    for (const Entry& entry : entries_) {
+      auto& [digest, units] = sums[entry.index->tensor];
+      digest += entry.index->before;
+      units += entry.map->unit_count();
+    }
+    for (const Entry& entry : entries_) {
+      const std::string& name = SpecOf(entry).name;
+      if (entry.is_new) {
+        if (entry.index->before != Digest{}) return Damaged("'" + name + "' is new, but has a digest before");
+        continue;
+      }
+      const auto& [digest, units] = sums[entry.index->tensor];
+      const std::uint64_t all = base_.layout().unit_count(entry.origin);
+      const bool fits =
+          units == all ? digest == base_.digests()[entry.origin] : BoxDigest(entry) == entry.index->before;
+      if (!fits) return OtherBase("tensor '" + name + "' of the base has not the bits the delta applies to");
+    }
+    return Ok();
+  }
+
+  Digest BoxDigest(const Entry& entry) {
+    Digest digest;
+    std::vector<std::uint8_t> scratch;
+    const auto width = static_cast<std::uint64_t>(entry.map->unit_bytes());
+    entry.map->ForEachRun(0, entry.map->unit_count(), [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
+      digest += DigestOfRun(base_.Units(entry.origin, unit, count, scratch), unit * width, kernels_);
+    });
+    return digest;
+  }
+
+  // The base's units [first, first + count) of the box, one after another.
+  const std::uint8_t* BaseUnits(const Entry& entry, std::uint64_t first, std::uint64_t count, Worker& worker) const {
+    const auto width = static_cast<std::size_t>(entry.map->unit_bytes());
+    if (entry.map->is_contiguous()) {
+      const std::uint64_t unit = entry.map->RunStart(0) + first;
+      return base_.Units(entry.origin, unit, count, worker.base).data();
+    }
+    worker.base.resize(count * width);
+    entry.map->ForEachRun(first, count, [&](std::uint64_t at, std::uint64_t unit, std::uint64_t size) {
+      const auto run = base_.Units(entry.origin, unit, size, worker.run);
+      std::copy(run.begin(), run.end(), worker.base.begin() + static_cast<std::ptrdiff_t>((at - first) * width));
+    });
+    return worker.base.data();
+  }
+
+  Status RunJobs() {
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const Entry& entry = entries_[i];
+      const std::uint64_t step = entry.index->mode == EntryMode::kWhole
+                                     ? kWholePieceUnits
+                                     : std::uint64_t{kTilesPerJob} << entry.index->tile_log2;
+      for (std::uint64_t first = 0; first < entry.map->unit_count(); first += step) {
+        jobs_.push_back({i, first, std::min(step, entry.map->unit_count() - first), {}, {}});
+      }
+    }
+    std::atomic<bool> damaged = false;
+    pool_.ParallelFor(jobs_.size(), [&](std::size_t i, std::size_t worker) {
+      if (damaged.load(std::memory_order_relaxed)) return;
+      const Entry& entry = entries_[jobs_[i].entry];
+      const bool intact = WithUnit(entry.map->unit_bytes(), [&]<typename Unit>() {
+        switch (entry.index->mode) {
+          case EntryMode::kSparse:
+            return DecodeSparseJob<Unit>(entry, jobs_[i], workers_[worker]);
+          case EntryMode::kDense:
+            return DecodeDenseJob<Unit>(entry, jobs_[i], workers_[worker]);
+          default:
+            CompareWholeJob<Unit>(entry, jobs_[i], workers_[worker]);
+            return true;
+        }
+      });
+      if (!intact) damaged.store(true, std::memory_order_relaxed);
+    });
+    if (damaged.load()) return Damaged("a tile does not decode to its end");
+    return Ok();
+  }
+
+  template <typename Unit>
+  bool DecodeSparseJob(const Entry& entry, Job& job, Worker& worker) {
+    const int log2 = entry.index->tile_log2;
+    const std::uint32_t tile_units = 1u << log2;
+    const std::uint8_t* base = BaseUnits(entry, job.first_unit, job.unit_count, worker);
+    const std::size_t first_tile = job.first_unit >> log2;
+    const std::size_t count = (job.unit_count + tile_units - 1) >> log2;
+    // A lane's output has room for a whole tile: only what is used is touched.
+    worker.times.resize(kLanes * TimesRoom(tile_units));
+    worker.positions.resize(std::max(worker.positions.size(), count * std::size_t{tile_units}));
+    worker.new_units.resize(std::max(worker.new_units.size(), count * std::size_t{tile_units} * sizeof(Unit)));
+    std::array<SparseTile, kTilesPerJob> tiles;
+    for (std::size_t k = 0; k < count; ++k) {
+      SparseTile& tile = tiles[k];
+      const std::size_t at = k << log2;
+      tile.base = base + at * sizeof(Unit);
+      tile.unit_count = static_cast<std::uint32_t>(std::min<std::uint64_t>(tile_units, job.unit_count - at));
+      tile.stream = entry.payload.subspan(entry.tile_offsets[first_tile + k], entry.index->tile_bytes[first_tile + k]);
+      tile.max_changed = static_cast<std::uint32_t>(std::min<std::uint64_t>(tile.unit_count, entry.index->changed));
+      tile.positions = worker.positions.data() + at;
+      tile.new_units = worker.new_units.data() + at * sizeof(Unit);
+    }
+    const std::span<SparseTile> used = std::span(tiles).first(count);
+    kernels_.decode_sparse(used, sizeof(Unit), *entry.tables, worker.times.data(), TimesRoom(tile_units));
+    std::size_t changed = 0;
+    for (const SparseTile& tile : used) {
+      if (!tile.intact) return false;
+      changed += tile.changed;
+    }
+    ChunkWriter<Unit> writer(entry, job, changed);
+    for (std::size_t k = 0; k < count; ++k) {
+      const SparseTile& tile = used[k];
+      for (std::uint32_t c = 0; c < tile.changed; ++c) {
+        const std::uint32_t at = tile.positions[c];
+        writer.Add((k << log2) + at, LoadUnit<Unit>(tile.base, at), LoadUnit<Unit>(tile.new_units, c));
+      }
+    }
+    writer.Finish();
+    return true;
+  }
+
+  template <typename Unit>
+  bool DecodeDenseJob(const Entry& entry, Job& job, Worker& worker) {
+    const int log2 = entry.index->tile_log2;
+    const std::uint8_t* base = BaseUnits(entry, job.first_unit, job.unit_count, worker);
+    worker.new_units.resize(std::max<std::size_t>(worker.new_units.size(), job.unit_count * sizeof(Unit)));
+    const std::size_t first_tile = job.first_unit >> log2;
+    for (std::uint64_t at = 0; at < job.unit_count; at += std::uint64_t{1} << log2) {
+      const std::size_t tile = first_tile + (at >> log2);
+      const auto count = static_cast<std::uint32_t>(std::min(std::uint64_t{1} << log2, job.unit_count - at));
+      const auto stream = entry.payload.subspan(entry.tile_offsets[tile], entry.index->tile_bytes[tile]);
+      if (!DecodeDenseTile(stream, base + at * sizeof(Unit), count, sizeof(Unit), *entry.tables,
+                           worker.new_units.data() + at * sizeof(Unit))) {
+        return false;
+      }
+    }
+    StageDifferences<Unit>(entry, job, base, worker.new_units.data());
+    return true;
+  }
+
+  template <typename Unit>
+  void CompareWholeJob(const Entry& entry, Job& job, Worker& worker) {
+    const std::uint8_t* new_units = entry.payload.data() + job.first_unit * sizeof(Unit);
+    if (entry.is_new) {
+      job.digest_change =
+          DigestOfRun({new_units, job.unit_count * sizeof(Unit)}, job.first_unit * sizeof(Unit), kernels_);
+      return;
+    }
+    StageDifferences<Unit>(entry, job, BaseUnits(entry, job.first_unit, job.unit_count, worker), new_units);
+  }
+
+  template <typename Unit>
+  void StageDifferences(const Entry& entry, Job& job, const std::uint8_t* base, const std::uint8_t* new_units) {
+    ChunkWriter<Unit> writer(entry, job, 0);
+    std::array<std::uint16_t, kChunkUnits + 64> positions;
+    for (std::uint64_t at = 0; at < job.unit_count; at += kChunkUnits) {
+      const std::uint64_t offset = at * sizeof(Unit);
+      const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(kChunkUnits, job.unit_count - at));
+      const std::uint32_t found =
+          kernels_.find_changed(base + offset, new_units + offset, count, sizeof(Unit), positions.data());
+      for (std::uint32_t k = 0; k < found; ++k) {
+        writer.Add(at + positions[k], LoadUnit<Unit>(base, at + positions[k]),
+                   LoadUnit<Unit>(new_units, at + positions[k]));
+      }
+    }
+    writer.Finish();
+  }
+
+  // Turns units of a job into chunks of the tensor, and adds up what they do to its digest.
+  template <typename Unit>
+  class ChunkWriter {
+   public:
+    ChunkWriter(const Entry& entry, Job& job, std::size_t expected) : map_(*entry.map), job_(job) {
+      NextRun(job.first_unit);
+      chunk_.offsets.reserve(expected);
+      chunk_.new_units.reserve(expected * sizeof(Unit));
+      chunk_.old_units.reserve(expected * sizeof(Unit));
+    }
+
+    // `at` counts from the job's first unit, ascending.
+    void Add(std::uint64_t at, Unit old_unit, Unit new_unit) {
+      const std::uint64_t box_unit = job_.first_unit + at;
+      if (box_unit >= run_end_) [[unlikely]] {
+        Flush();
+        NextRun(box_unit);
+      }
+      const std::uint64_t unit = box_unit + to_tensor_;
+      digest_.Change<Unit>(unit, old_unit, new_unit);
+      chunk_.offsets.push_back(static_cast<std::uint32_t>(unit - chunk_.first_unit));
+      AppendUnit(chunk_.old_units, old_unit);
+      AppendUnit(chunk_.new_units, new_unit);
+    }
+
+    void Finish() {
+      Flush();
+      job_.digest_change = digest_.Finish();
+    }
+
+   private:
+    static void AppendUnit(std::vector<std::uint8_t>& units, Unit unit) {
+      const std::size_t size = units.size();
+      units.resize(size + sizeof(Unit));
+      StoreUnit<Unit>(units.data() + size, 0, unit);
+    }
+
+    void NextRun(std::uint64_t box_unit) {
+      const std::uint64_t run = box_unit / map_.run_units();
+      to_tensor_ = map_.RunStart(run) - run * map_.run_units();  // modulo 2^64
+      run_end_ = (run + 1) * map_.run_units();
+      chunk_.first_unit = box_unit + to_tensor_;
+    }
+
+    void Flush() {
+      if (chunk_.offsets.empty()) return;
+      job_.chunks.push_back(std::move(chunk_));
+      chunk_ = {};
+    }
+
+    const BoxMap& map_;
+    Job& job_;
+    StagedChunk chunk_;
+    std::uint64_t to_tensor_ = 0;
+    std::uint64_t run_end_ = 0;
+    DigestOfChanges digest_;
+  };
+
+  Result<std::shared_ptr<const StagedChange>> Collect() {
+    StagedChangeBuilder builder(base_.shared_layout(), after_, base_.digests());
+    std::vector<Digest> digests(after_->size());
+    for (std::size_t i = 0; i < after_->size(); ++i) {
+      const std::optional<std::size_t> origin = base_.layout().Find(after_->tensors()[i].name);
+      if (origin.has_value() && base_.layout().tensors()[*origin] == after_->tensors()[i]) {
+        digests[i] = base_.digests()[*origin];
+      }
+    }
+    std::size_t job = 0;
+    std::vector<StagedChunk> chunks;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const Entry& entry = entries_[i];
+      const std::string& name = SpecOf(entry).name;
+      Digest change;
+      std::uint64_t changed = 0;
+      for (; job < jobs_.size() && jobs_[job].entry == i; ++job) {
+        change += jobs_[job].digest_change;
+        for (StagedChunk& chunk : jobs_[job].chunks) {
+          changed += chunk.offsets.size();
+          chunks.push_back(std::move(chunk));
+        }
+      }
+      if (entry.index->before + change != entry.index->after) {
+        return Damaged("the new bits of '" + name + "' are not those its digest was made of");
+      }
+      if (entry.index->mode != EntryMode::kWhole && changed != entry.index->changed) {
+        return Damaged("'" + name + "' has another number of changes than promised");
+      }
+      digests[entry.index->tensor] += change;
+      if (entry.is_new) {
+        builder.AddNew(entry.index->tensor, entry.map->unit_bytes(), {entry.payload.begin(), entry.payload.end()});
+      } else if (i + 1 == entries_.size() || entries_[i + 1].index->tensor != entry.index->tensor) {
+        // Boxes come in any order, and their runs interleave.
+        std::sort(chunks.begin(), chunks.end(),
+                  [](const StagedChunk& a, const StagedChunk& b) { return a.first_unit < b.first_unit; });
+        if (!chunks.empty()) builder.AddChanged(entry.index->tensor, entry.map->unit_bytes(), std::move(chunks));
+        chunks.clear();
+      }
+    }
+    if (file_.index().state.has_value() && StateDigest(*after_, digests) != file_.index().state->after) {
+      return Damaged("the state after the change is not the promised one");
+    }
+    return std::make_shared<const StagedChange>(builder.Finish(std::move(digests)));
+  }
+
+  const DeltaFile& file_;
+  const StateView& base_;
+  const Kernels& kernels_;
+  ThreadPool& pool_;
+  std::vector<Worker> workers_;
+  std::shared_ptr<const Layout> after_;
+  std::vector<Entry> entries_;
+  std::vector<Job> jobs_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const StagedChange>> StageDelta(const DeltaFile& file, const StateView& base,
+                                                       const Kernels& kernels, ThreadPool& pool) {
+  return Stager(file, base, kernels, pool).Run();
+}
+
+Result<Layout> LayoutForDelta(const DeltaFile& file, const Layout& checkpoint) {
+  // Names that the delta knows as aliases are not tensors of its layout, even if the checkpoint has them.
+  const Aliases& aliases = file.index().aliases;
+  std::vector<TensorSpec> tensors;
+  for (const TensorSpec& spec : checkpoint.tensors()) {
+    if (!aliases.contains(spec.name)) tensors.push_back(spec);
+  }
+  Result<Layout> layout = Layout::Make(std::move(tensors), aliases);
+  if (!layout.ok() || layout.value().hash() != file.index().layout_hash) {
+    return OtherBase("the names, types or shapes of the base's tensors are not those the delta applies to");
+  }
+  return layout;
+}
+
+}  // namespace weightwire

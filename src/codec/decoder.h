@@ -1,0 +1,30 @@
+// Decoding: from a delta file and the state it applies to, to a staged change.
+//
+// Nothing is written and nothing is believed: the base is checked against the digests before, every tile must end as a
+// tile must, counts must agree, and the digests after, computed from the change itself, must be the promised ones. Only
+// then is there a StagedChange.
+#pragma once
+
+#include <memory>
+
+#include "base/result.h"
+#include "base/threads.h"
+#include "codec/delta_file.h"
+#include "codec/kernels.h"
+#include "codec/staged_change.h"
+#include "codec/state_view.h"
+
+namespace weightwire {
+
+// Memory beyond the inputs: the change itself, and per thread a few tiles.
+//
+// Errors: kMismatch when the base is not the state the delta was made for (nothing is wrong with the file); kCorrupt
+// when the file breaks its promises; kLimit when it asks for more than its own numbers allow.
+Result<std::shared_ptr<const StagedChange>> StageDelta(const DeltaFile& file, const StateView& base,
+                                                       const Kernels& kernels, ThreadPool& pool);
+
+// The layout a delta applies to, seen from a checkpoint that may know nothing of the ties: the checkpoint's tensors
+// with the delta's aliases. kMismatch when that is not the layout the delta names.
+Result<Layout> LayoutForDelta(const DeltaFile& file, const Layout& checkpoint);
+
+}  // namespace weightwire

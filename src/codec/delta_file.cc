@@ -1,0 +1,117 @@
+#include "codec/delta_file.h"
+
+#include <algorithm>
+
+#include "base/sha256.h"
+#include "codec/format.h"
+#include "tensor/safetensors.h"
+
+namespace weightwire {
+
+namespace {
+
+constexpr std::size_t kHashBytes = sizeof(Sha256Digest);
+
+Error Damaged(const std::string& what) { return {ErrorCode::kCorrupt, "the delta file is damaged: " + what}; }
+
+// The hash of everything but itself: it is the first thing in the index.
+Sha256Digest HashAround(std::span<const std::uint8_t> file, std::size_t hash_offset) {
+  Sha256 hash;
+  hash.Update(file.first(hash_offset));
+  hash.Update(file.subspan(hash_offset + kHashBytes));
+  return hash.Finish();
+}
+
+TensorSpec BytesEntry(const char* name, std::uint64_t size) { return {name, DType::kU8, {size}}; }
+
+}  // namespace
+
+Result<std::vector<std::uint8_t>> AssembleDeltaFile(const DeltaFileParts& parts) {
+  std::vector<std::uint8_t> index(kHashBytes);
+  ByteWriter index_writer(index);
+  parts.index.Write(index_writer);
+  std::vector<std::uint8_t> tables;
+  ByteWriter tables_writer(tables);
+  tables_writer.Varint(parts.sets.size());
+  for (const TableSet& set : parts.sets) set.Write(tables_writer);
+  std::uint64_t payload_bytes = 0;
+  for (const auto& piece : parts.payload) payload_bytes += piece.size();
+
+  const std::vector<TensorSpec> specs = {BytesEntry(kIndexEntry, index.size()), BytesEntry(kTablesEntry, tables.size()),
+                                         BytesEntry(kPayloadEntry, payload_bytes)};
+  const Metadata metadata = {{"format", kDeltaFormatName}, {"version", kDeltaFormatVersion}};
+  WW_TRY(std::vector<std::uint8_t> file, SafetensorsHeader(specs, metadata));
+  const std::size_t hash_offset = file.size();
+  file.reserve(file.size() + index.size() + tables.size() + payload_bytes);
+  ByteWriter writer(file);
+  writer.Bytes(index);
+  writer.Bytes(tables);
+  for (const auto& piece : parts.payload) writer.Bytes(piece);
+  const Sha256Digest hash = HashAround(file, hash_offset);
+  std::copy(hash.begin(), hash.end(), file.begin() + static_cast<std::ptrdiff_t>(hash_offset));
+  return file;
+}
+
+Result<DeltaFile> DeltaFile::Parse(std::span<const std::uint8_t> bytes) {
+  const Result<SafetensorsView> view = SafetensorsView::Parse(bytes);
+  if (!view.ok()) return Damaged(view.error().message());
+  const Metadata& metadata = view.value().metadata();
+  const auto format = metadata.find("format");
+  const auto version = metadata.find("version");
+  if (format == metadata.end() || format->second != kDeltaFormatName || version == metadata.end()) {
+    return Error(ErrorCode::kUnsupported, "this is a safetensors file, but not a weightwire delta");
+  }
+  if (version->second != kDeltaFormatVersion) {
+    return Error(ErrorCode::kUnsupported, "this delta has format version " + version->second +
+                                              ", and this weightwire knows version " + kDeltaFormatVersion +
+                                              " only; use a newer one");
+  }
+  const std::vector<TensorView>& entries = view.value().tensors();
+  const auto is = [&](std::size_t i, const char* name) {
+    return entries[i].spec == BytesEntry(name, entries[i].bytes.size());
+  };
+  if (metadata.size() != 2 || entries.size() != 3 || !is(0, kIndexEntry) || !is(1, kTablesEntry) ||
+      !is(2, kPayloadEntry)) {
+    return Damaged("it must hold index, tables and payload, and nothing else");
+  }
+  const std::span<const std::uint8_t> index = entries[0].bytes;
+  const std::span<const std::uint8_t> tables = entries[1].bytes;
+  const std::span<const std::uint8_t> payload = entries[2].bytes;
+  if (index.size() < kHashBytes) return Damaged("the index is too short");
+  const Sha256Digest hash = HashAround(bytes, static_cast<std::size_t>(index.data() - bytes.data()));
+  if (!std::equal(hash.begin(), hash.end(), index.begin())) {
+    return Damaged("its bytes are not those its hash was made of; fetch it again");
+  }
+
+  DeltaFile file;
+  file.size_bytes_ = bytes.size();
+  file.index_bytes_ = index.size();
+  file.tables_bytes_ = tables.size();
+  ByteReader index_reader(index.subspan(kHashBytes));
+  WW_TRY(file.index_, DeltaIndex::Read(index_reader, payload.size()));
+  if (!index_reader.ExpectEnd().ok()) return Damaged("there are stray bytes after the index");
+
+  ByteReader tables_reader(tables);
+  WW_TRY(const std::uint64_t set_count, tables_reader.Varint());
+  if (set_count > kMaxTableSets) return Damaged("too many table sets");
+  for (std::uint64_t i = 0; i < set_count; ++i) {
+    WW_TRY(TableSet set, TableSet::Read(tables_reader));
+    file.sets_.push_back(std::move(set));
+  }
+  if (!tables_reader.ExpectEnd().ok()) return Damaged("there are stray bytes after the tables");
+
+  std::size_t offset = 0;
+  for (const IndexEntry& entry : file.index_.entries) {
+    const std::uint64_t size = entry.PayloadBytes();
+    file.payloads_.push_back(payload.subspan(offset, size));
+    offset += size;
+    if (entry.mode == EntryMode::kWhole) continue;
+    if (entry.table_set >= file.sets_.size()) return Damaged("an entry names a table set that is not there");
+    if (file.sets_[entry.table_set].dense != (entry.mode == EntryMode::kDense)) {
+      return Damaged("an entry names a table set of the other mode");
+    }
+  }
+  return file;
+}
+
+}  // namespace weightwire

@@ -1,0 +1,51 @@
+// A delta file: index, tables and payload in a safetensors file, under one hash (spec/FORMAT.md, "File").
+//
+// DeltaFile exists only for bytes whose hash, structure and tables have been checked. What needs the base (digests, the
+// contents of tiles) is checked when a change is staged (decoder.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "codec/delta_index.h"
+#include "codec/tables.h"
+
+namespace weightwire {
+
+// What a file is put together from. The payload's pieces belong to the caller.
+struct DeltaFileParts {
+  DeltaIndex index;
+  std::vector<TableSet> sets;
+  std::vector<std::span<const std::uint8_t>> payload;
+};
+
+Result<std::vector<std::uint8_t>> AssembleDeltaFile(const DeltaFileParts& parts);
+
+// Immutable; safe to share between threads. The bytes belong to the caller and must outlive it.
+class DeltaFile {
+ public:
+  // kCorrupt: damaged; kUnsupported: from a newer weightwire, or no delta at all.
+  static Result<DeltaFile> Parse(std::span<const std::uint8_t> bytes);
+
+  [[nodiscard]] const DeltaIndex& index() const { return index_; }
+  [[nodiscard]] const std::vector<TableSet>& sets() const { return sets_; }
+  // The bytes of an entry's payload.
+  [[nodiscard]] std::span<const std::uint8_t> payload(std::size_t entry) const { return payloads_[entry]; }
+  [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
+  [[nodiscard]] std::uint64_t index_bytes() const { return index_bytes_; }
+  [[nodiscard]] std::uint64_t tables_bytes() const { return tables_bytes_; }
+
+ private:
+  DeltaFile() = default;
+
+  DeltaIndex index_;
+  std::vector<TableSet> sets_;
+  std::vector<std::span<const std::uint8_t>> payloads_;
+  std::uint64_t size_bytes_ = 0;
+  std::uint64_t index_bytes_ = 0;
+  std::uint64_t tables_bytes_ = 0;
+};
+
+}  // namespace weightwire

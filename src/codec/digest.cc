@@ -1,0 +1,135 @@
+#include "codec/digest.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/sha256.h"
+
+namespace weightwire {
+
+namespace {
+
+constexpr std::array<std::uint64_t, 2> kLaneSeeds = {0x77656967'68740000, 0x77697265'00000000};  // "weight", "wire"
+constexpr std::uint64_t kBlockSeedOffset = std::uint64_t{1} << 32;
+
+// SplitMix64's output function at step n of the sequence started by `seed`.
+constexpr std::uint64_t SplitMix(std::uint64_t seed, std::uint64_t n) {
+  std::uint64_t z = seed + (n + 1) * 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+constexpr std::uint64_t Reduce(std::uint64_t value) {
+  const std::uint64_t folded = (value & kDigestPrime) + (value >> 61);
+  return folded >= kDigestPrime ? folded - kDigestPrime : folded;
+}
+
+std::uint64_t MultiplyModulo(std::uint64_t a, std::uint64_t b) {
+  const auto product = static_cast<unsigned __int128>(a) * b;
+  return Reduce((static_cast<std::uint64_t>(product) & kDigestPrime) + static_cast<std::uint64_t>(product >> 61));
+}
+
+std::uint64_t AddModulo(std::uint64_t a, std::uint64_t b) { return Reduce(a + b); }
+
+// A block has at most 2^12 changes of at most 2^33 * 2^29 each, so the sum lies within ±2^74.
+std::uint64_t ReduceSigned(__int128 sum) {
+  const bool negative = sum < 0;
+  const auto size = static_cast<unsigned __int128>(negative ? -sum : sum);
+  const std::uint64_t rest =
+      Reduce((static_cast<std::uint64_t>(size) & kDigestPrime) + static_cast<std::uint64_t>(size >> 61));
+  return negative && rest != 0 ? kDigestPrime - rest : rest;
+}
+
+}  // namespace
+
+const DigestKeys& FixedDigestKeys() {
+  static const DigestKeys kKeys = [] {
+    DigestKeys keys;
+    for (int lane = 0; lane < 2; ++lane) {
+      for (std::uint64_t j = 0; j < kDigestBlockWords; ++j) {
+        // 29 bits, never 0.
+        keys.word[lane][j] =
+            std::max<std::uint32_t>(1, static_cast<std::uint32_t>(SplitMix(kLaneSeeds[lane], j) >> 35));
+      }
+    }
+    return keys;
+  }();
+  return kKeys;
+}
+
+std::uint64_t DigestBlockKey(int lane, std::uint64_t block) {
+  const std::uint64_t key = SplitMix(kLaneSeeds[lane] + kBlockSeedOffset, block) >> 3;
+  return key == 0 || key == kDigestPrime ? 1 : key;
+}
+
+Digest Digest::operator+(const Digest& other) const {
+  return {{AddModulo(lane[0], other.lane[0]), AddModulo(lane[1], other.lane[1])}};
+}
+
+Digest Digest::operator-(const Digest& other) const {
+  return {{AddModulo(lane[0], kDigestPrime - other.lane[0]), AddModulo(lane[1], kDigestPrime - other.lane[1])}};
+}
+
+std::array<std::uint8_t, kDigestBytes> Digest::ToBytes() const {
+  std::array<std::uint8_t, kDigestBytes> bytes;
+  StoreU64(bytes.data(), lane[0]);
+  StoreU64(bytes.data() + 8, lane[1]);
+  return bytes;
+}
+
+Digest Digest::FromBytes(std::span<const std::uint8_t, kDigestBytes> bytes) {
+  return {{LoadU64(bytes.data()), LoadU64(bytes.data() + 8)}};
+}
+
+std::string Digest::ToHex() const { return weightwire::ToHex(ToBytes()); }
+
+Digest DigestOfRun(std::span<const std::uint8_t> bytes, std::uint64_t byte_offset, const Kernels& kernels) {
+  const DigestKeys& keys = FixedDigestKeys();
+  Digest digest;
+  while (!bytes.empty()) {
+    const std::uint64_t block = byte_offset / kDigestBlockBytes;
+    const auto begin = static_cast<std::uint32_t>(byte_offset % kDigestBlockBytes);
+    const std::size_t size = std::min<std::size_t>(bytes.size(), kDigestBlockBytes - begin);
+    DigestSums sums{};
+    const auto add = [&](const std::uint8_t* data, std::uint32_t first_word, std::uint32_t word_count) {
+      const DigestSums part = kernels.digest_words(data, first_word, word_count, keys);
+      for (int lane = 0; lane < 2; ++lane) sums.lane[lane] = Reduce(sums.lane[lane] + Reduce(part.lane[lane]));
+    };
+    // Whole words straight from memory; a piece of a word at either end on its own, padded with zeros in place.
+    std::size_t done = 0;
+    while (done < size) {
+      const std::size_t at = begin + done;
+      const std::size_t in_word = at % 4;
+      if (in_word == 0 && size - done >= 4) {
+        const std::size_t words = (size - done) / 4;
+        add(bytes.data() + done, static_cast<std::uint32_t>(at / 4), static_cast<std::uint32_t>(words));
+        done += 4 * words;
+      } else {
+        std::array<std::uint8_t, 4> word{};
+        const std::size_t piece = std::min(4 - in_word, size - done);
+        std::memcpy(word.data() + in_word, bytes.data() + done, piece);
+        add(word.data(), static_cast<std::uint32_t>(at / 4), 1);
+        done += piece;
+      }
+    }
+    for (int lane = 0; lane < 2; ++lane) {
+      digest.lane[lane] = AddModulo(digest.lane[lane], MultiplyModulo(DigestBlockKey(lane, block), sums.lane[lane]));
+    }
+    bytes = bytes.subspan(size);
+    byte_offset += size;
+  }
+  return digest;
+}
+
+void DigestOfChanges::Flush(std::uint64_t next_block) {
+  for (int lane = 0; lane < 2; ++lane) {
+    const std::uint64_t sum = ReduceSigned(sums_[lane]);
+    digest_.lane[lane] = AddModulo(digest_.lane[lane], MultiplyModulo(DigestBlockKey(lane, block_), sum));
+    sums_[lane] = 0;
+  }
+  block_ = next_block;
+}
+
+}  // namespace weightwire

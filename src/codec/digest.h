@@ -1,0 +1,81 @@
+// The digest of a tensor's bits (spec/FORMAT.md, "Digest"): two sums of key * word modulo 2^61 - 1 over the tensor's
+// little-endian 32-bit words. It is linear, so it is updated in O(changed) and adds up over boxes; the keys depend on
+// the place in the full tensor, so nothing can be moved unseen. It finds accidents; against malice stand the SHA-256
+// hashes.
+//
+// Everything here is a pure function or a single-threaded value.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "codec/kernels.h"
+
+namespace weightwire {
+
+inline constexpr std::size_t kDigestBytes = 16;
+
+struct Digest {
+  std::array<std::uint64_t, 2> lane{};  // each below 2^61 - 1
+
+  [[nodiscard]] Digest operator+(const Digest& other) const;
+  [[nodiscard]] Digest operator-(const Digest& other) const;
+  Digest& operator+=(const Digest& other) { return *this = *this + other; }
+
+  // 16 bytes, lane 0 first, little-endian.
+  [[nodiscard]] std::array<std::uint8_t, kDigestBytes> ToBytes() const;
+  static Digest FromBytes(std::span<const std::uint8_t, kDigestBytes> bytes);
+  [[nodiscard]] std::string ToHex() const;
+
+  friend bool operator==(const Digest&, const Digest&) = default;
+};
+
+// The fixed keys. The first call makes them; they never change.
+const DigestKeys& FixedDigestKeys();
+// The key of a block, below 2^61 - 1 and never 0.
+std::uint64_t DigestBlockKey(int lane, std::uint64_t block);
+
+// What the bytes at byte_offset .. byte_offset + bytes.size() of a tensor add to its digest.
+Digest DigestOfRun(std::span<const std::uint8_t> bytes, std::uint64_t byte_offset, const Kernels& kernels);
+
+// What a list of changed units adds to a tensor's digest. Units must come in ascending order for speed, not for
+// correctness.
+class DigestOfChanges {
+ public:
+  template <typename Unit>
+  void Change(std::uint64_t unit_index, Unit old_unit, Unit new_unit) {
+    const std::uint64_t byte = unit_index * sizeof(Unit);
+    const std::uint64_t block = byte / kDigestBlockBytes;
+    if (block != block_) Flush(block);
+    const std::size_t word = (byte % kDigestBlockBytes) / 4;
+    if constexpr (sizeof(Unit) == 8) {
+      Add(word, static_cast<std::int64_t>(new_unit & 0xffffffff) - static_cast<std::int64_t>(old_unit & 0xffffffff));
+      Add(word + 1, static_cast<std::int64_t>(new_unit >> 32) - static_cast<std::int64_t>(old_unit >> 32));
+    } else {
+      const int shift = static_cast<int>(8 * (byte % 4));
+      Add(word,
+          (static_cast<std::int64_t>(new_unit) - static_cast<std::int64_t>(old_unit)) * (std::int64_t{1} << shift));
+    }
+  }
+
+  [[nodiscard]] Digest Finish() {
+    Flush(0);
+    return digest_;
+  }
+
+ private:
+  void Add(std::size_t word, std::int64_t difference) {
+    sums_[0] += static_cast<__int128>(difference) * keys_->word[0][word];
+    sums_[1] += static_cast<__int128>(difference) * keys_->word[1][word];
+  }
+  void Flush(std::uint64_t next_block);
+
+  const DigestKeys* keys_ = &FixedDigestKeys();
+  std::uint64_t block_ = 0;
+  std::array<__int128, 2> sums_{};
+  Digest digest_;
+};
+
+}  // namespace weightwire

@@ -1,0 +1,367 @@
+#include "codec/encoder.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "codec/delta_file.h"
+#include "codec/delta_index.h"
+#include "codec/tile_encoder.h"
+#include "codec/units.h"
+
+namespace weightwire {
+
+namespace {
+
+// Entries are sampled and their tables chosen in groups of this many, which bounds the memory for samples.
+constexpr std::size_t kGroupEntries = 512;
+
+// Where a tile's stream lies until the file is put together.
+struct StoredStream {
+  std::size_t worker = 0;
+  std::size_t offset = 0;
+  std::uint32_t size = 0;
+};
+
+// An entry on its way: how it is coded, and what its tiles gave.
+struct Work {
+  const EncodeEntry* source = nullptr;
+  std::size_t position = 0;  // in the request
+  std::optional<BoxMap> map;
+  std::optional<Coding> coding;  // none: unchanged for certain
+  std::vector<StoredStream> streams;
+  std::vector<std::uint32_t> changed;       // per tile
+  std::vector<std::uint32_t> single_steps;  // per tile
+  std::vector<Digest> digest_change;        // per tile
+
+  [[nodiscard]] std::uint32_t TileUnits() const { return 1u << coding->tile_log2; }
+  [[nodiscard]] std::size_t TileCount() const {
+    return static_cast<std::size_t>((map->unit_count() + TileUnits() - 1) >> coding->tile_log2);
+  }
+};
+
+// What one thread works with.
+struct Worker {
+  explicit Worker(const Kernels& kernels) : encoder(kernels) {}
+  TileEncoder encoder;
+  std::array<std::vector<std::uint32_t>, kLanes> changed;
+  std::vector<std::uint8_t> streams;
+  std::vector<ReplacedUnits> replaced;
+};
+
+Error BadRequest(const std::string& what) { return {ErrorCode::kInvalidArgument, "cannot encode: " + what}; }
+
+class DeltaEncoder {
+ public:
+  DeltaEncoder(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool)
+      : request_(request), kernels_(kernels), pool_(pool) {
+    for (std::size_t i = 0; i < pool.threads(); ++i) workers_.emplace_back(kernels);
+  }
+
+  Result<EncodedDelta> Run() {
+    WW_RETURN_IF_ERROR(CheckRequest());
+    for (std::size_t begin = 0; begin < works_.size(); begin += kGroupEntries) {
+      const std::span<Work> group = std::span(works_).subspan(begin, std::min(kGroupEntries, works_.size() - begin));
+      ChooseTables(group);
+      EncodeTiles(group);
+    }
+    return Assemble();
+  }
+
+ private:
+  Status CheckRequest() {
+    std::size_t previous = 0;
+    std::uint64_t units = 0;
+    for (std::size_t i = 0; i < request_.entries.size(); ++i) {
+      const EncodeEntry& entry = request_.entries[i];
+      if (entry.tensor >= request_.layout_after->size()) return BadRequest("an entry names no tensor");
+      if (entry.tensor < previous) return BadRequest("entries are not in the order of their tensors");
+      previous = entry.tensor;
+      const TensorSpec& spec = request_.layout_after->tensors()[entry.tensor];
+      Work work;
+      work.source = &entry;
+      work.position = i;
+      if (entry.box.has_value()) {
+        WW_TRY(work.map, BoxMap::Of(spec, *entry.box));
+      } else {
+        work.map = BoxMap(spec);
+      }
+      const std::uint64_t bytes = work.map->unit_count() * static_cast<std::uint64_t>(work.map->unit_bytes());
+      if (entry.new_bytes.size() != bytes || (entry.has_old && entry.old_bytes.size() != bytes)) {
+        return BadRequest("the data of '" + spec.name + "' is not of the size its box says");
+      }
+      units += work.map->unit_count();
+      works_.push_back(std::move(work));
+    }
+    thinning_ = SampleThinning(units);
+    return Ok();
+  }
+
+  [[nodiscard]] const TensorSpec& SpecOf(const Work& work) const {
+    return request_.layout_after->tensors()[work.source->tensor];
+  }
+
+  // The sample by the best of the candidate rules.
+  SampledEntry BestSample(const Work& work) const {
+    std::optional<SampledEntry> best;
+    std::uint64_t best_bits = 0;
+    for (const ClassRule& rule : CandidateRules(SpecOf(work).dtype)) {
+      SampledEntry entry{rule, TakeSample(work.source->old_bytes.data(), work.source->new_bytes.data(),
+                                          work.map->unit_count(), work.map->unit_bytes(), rule, thinning_, kernels_)};
+      const bool only = CandidateRules(SpecOf(work).dtype).size() == 1 || entry.sample.changed == 0;
+      const std::uint64_t bits = only ? 0 : EstimateBits(entry);
+      if (!best.has_value() || bits < best_bits) {
+        best = std::move(entry);
+        best_bits = bits;
+      }
+      if (only) break;
+    }
+    return std::move(*best);
+  }
+
+  void ChooseTables(std::span<Work> group) {
+    std::vector<std::optional<SampledEntry>> samples(group.size());
+    pool_.ParallelFor(group.size(), [&](std::size_t i, std::size_t) {
+      if (group[i].source->has_old && request_.coding != CodingRequest::kWhole) samples[i] = BestSample(group[i]);
+    });
+    std::vector<SampledEntry> sampled;
+    std::vector<std::size_t> owners;
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      if (!samples[i].has_value()) {
+        group[i].coding = Coding{};
+        group[i].coding->tile_log2 = kWholeTileLog2;
+      } else if (samples[i]->sample.changed != 0 || !samples[i]->sample.complete) {
+        sampled.push_back(std::move(*samples[i]));
+        owners.push_back(i);
+      }
+    }
+    const std::vector<Coding> codings = ChooseCodings(sampled, request_.coding, sets_);
+    for (std::size_t k = 0; k < owners.size(); ++k) {
+      group[owners[k]].coding = codings[k];
+      if (codings[k].mode == EntryMode::kWhole) group[owners[k]].coding->tile_log2 = kWholeTileLog2;
+    }
+  }
+
+  void EncodeTiles(std::span<Work> group) {
+    struct Job {
+      Work* work;
+      std::size_t first_tile;
+      std::shared_ptr<const ExpandedTables> tables;
+    };
+    std::vector<Job> jobs;
+    for (Work& work : group) {
+      if (!work.coding.has_value()) continue;
+      std::shared_ptr<const ExpandedTables> tables;
+      if (work.coding->mode != EntryMode::kWhole) {
+        TableSet& set = sets_[work.coding->table_set];
+        tables = std::make_shared<const ExpandedTables>(set, work.coding->scale);
+      }
+      const std::size_t tiles = work.TileCount();
+      work.streams.resize(tiles);
+      work.changed.resize(tiles);
+      work.single_steps.resize(tiles);
+      work.digest_change.resize(tiles);
+      for (std::size_t first = 0; first < tiles; first += kLanes) jobs.push_back({&work, first, tables});
+    }
+    pool_.ParallelFor(jobs.size(), [&](std::size_t i, std::size_t worker) {
+      EncodeJob(*jobs[i].work, jobs[i].first_tile, jobs[i].tables.get(), worker);
+    });
+  }
+
+  void EncodeJob(Work& work, std::size_t first_tile, const ExpandedTables* tables, std::size_t worker_index) {
+    Worker& worker = workers_[worker_index];
+    const int unit_bytes = work.map->unit_bytes();
+    const std::size_t count = std::min(kLanes, work.TileCount() - first_tile);
+    std::array<TileInput, kLanes> tiles;
+    for (std::size_t k = 0; k < count; ++k) {
+      const std::uint64_t begin = std::uint64_t{first_tile + k} << work.coding->tile_log2;
+      const std::size_t offset = begin * static_cast<std::size_t>(unit_bytes);
+      tiles[k].new_units = work.source->new_bytes.data() + offset;
+      tiles[k].old_units = work.source->has_old ? work.source->old_bytes.data() + offset : nullptr;
+      tiles[k].count =
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(work.TileUnits(), work.map->unit_count() - begin));
+      worker.changed[k].clear();
+      if (work.source->has_old) worker.encoder.FindChanged(tiles[k], unit_bytes, worker.changed[k]);
+    }
+    const std::span<const TileInput> inputs = std::span(tiles).first(count);
+    if (work.coding->mode == EntryMode::kSparse) {
+      worker.encoder.EncodeSparse(inputs, unit_bytes, *tables, std::span(worker.changed).first(count));
+    } else if (work.coding->mode == EntryMode::kDense) {
+      worker.encoder.EncodeDense(inputs, unit_bytes, *tables);
+    }
+    for (std::size_t k = 0; k < count; ++k) {
+      const std::size_t tile = first_tile + k;
+      if (work.coding->mode != EntryMode::kWhole) {
+        const std::span<const std::uint8_t> stream = worker.encoder.stream(k);
+        work.streams[tile] = {worker_index, worker.streams.size(), static_cast<std::uint32_t>(stream.size())};
+        worker.streams.insert(worker.streams.end(), stream.begin(), stream.end());
+      }
+      WithUnit(unit_bytes, [&]<typename Unit>() { AccountFor<Unit>(work, tile, tiles[k], worker, worker.changed[k]); });
+    }
+  }
+
+  // Digest, counts, the base copy and the old bits of one tile.
+  template <typename Unit>
+  void AccountFor(Work& work, std::size_t tile, const TileInput& input, Worker& worker,
+                  std::span<const std::uint32_t> changed) {
+    const std::uint64_t begin = std::uint64_t{tile} << work.coding->tile_log2;
+    if (!work.source->has_old) {
+      work.changed[tile] = input.count;
+      Digest digest;
+      work.map->ForEachRun(begin, input.count, [&](std::uint64_t at, std::uint64_t tensor_unit, std::uint64_t size) {
+        const std::uint8_t* from = input.new_units + (at - begin) * sizeof(Unit);
+        digest += DigestOfRun({from, size * sizeof(Unit)}, tensor_unit * sizeof(Unit), kernels_);
+      });
+      work.digest_change[tile] = digest;
+      return;
+    }
+    work.changed[tile] = static_cast<std::uint32_t>(changed.size());
+    if (changed.empty()) return;
+    const Order order = work.coding->mode == EntryMode::kWhole ? CandidateRules(SpecOf(work).dtype)[0].order
+                                                               : sets_[work.coding->table_set].rule.order;
+    const bool keep = request_.keep_old;
+    ReplacedUnits replaced;
+    if (keep) {
+      replaced = {work.position, begin, {changed.begin(), changed.end()}, {}};
+      replaced.old_units.resize(changed.size() * sizeof(Unit));
+    }
+    DigestOfChanges digest;
+    std::uint32_t single_steps = 0;
+    std::size_t k = 0;
+    work.map->ForEachRun(begin, input.count, [&](std::uint64_t at, std::uint64_t tensor_unit, std::uint64_t size) {
+      const std::uint64_t end = at - begin + size;
+      const std::uint64_t shift = tensor_unit - (at - begin);  // modulo 2^64
+      for (; k < changed.size() && changed[k] < end; ++k) {
+        const Unit old_unit = LoadUnit<Unit>(input.old_units, changed[k]);
+        const Unit new_unit = LoadUnit<Unit>(input.new_units, changed[k]);
+        digest.Change<Unit>(changed[k] + shift, old_unit, new_unit);
+        single_steps += StepBetween<Unit>(old_unit, new_unit, order).magnitude == 1;
+        if (keep) StoreUnit<Unit>(replaced.old_units.data(), k, old_unit);
+      }
+    });
+    work.digest_change[tile] = digest.Finish();
+    work.single_steps[tile] = single_steps;
+    if (keep) worker.replaced.push_back(std::move(replaced));
+    if (work.source->update != nullptr) {
+      std::uint8_t* base = work.source->update + begin * sizeof(Unit);
+      for (const std::uint32_t at : changed) StoreUnit<Unit>(base, at, LoadUnit<Unit>(input.new_units, at));
+    }
+  }
+
+  Result<EncodedDelta> Assemble() {
+    EncodedDelta delta;
+    delta.reports.resize(works_.size());
+    DeltaFileParts parts;
+    std::vector<bool> set_used(sets_.size(), false);
+    for (const Work& work : works_) {
+      EntryReport& report = delta.reports[work.position];
+      report.units = work.map->unit_count();
+      report.after = work.source->before;
+      if (!work.coding.has_value()) continue;
+      for (std::size_t tile = 0; tile < work.changed.size(); ++tile) {
+        report.changed += work.changed[tile];
+        report.single_steps += work.single_steps[tile];
+        report.after += work.digest_change[tile];
+      }
+      if (report.changed == 0 && work.source->has_old) continue;
+      IndexEntry entry;
+      entry.tensor = work.source->tensor;
+      entry.mode = work.coding->mode;
+      if (!work.map->is_whole_tensor()) entry.box = work.source->box;
+      entry.before = work.source->before;
+      entry.after = report.after;
+      if (entry.mode == EntryMode::kWhole) {
+        entry.whole_bytes = work.source->new_bytes.size();
+        parts.payload.push_back(work.source->new_bytes);
+        report.mode = "whole";
+      } else {
+        entry.table_set = work.coding->table_set;
+        entry.scale = work.coding->scale;
+        entry.tile_log2 = work.coding->tile_log2;
+        entry.changed = report.changed;
+        for (const StoredStream& stream : work.streams) {
+          entry.tile_bytes.push_back(stream.size);
+          parts.payload.push_back(std::span(workers_[stream.worker].streams).subspan(stream.offset, stream.size));
+        }
+        set_used[entry.table_set] = true;
+        report.mode = entry.mode == EntryMode::kDense  ? "dense"
+                      : sets_[entry.table_set].uniform ? "gaps"
+                                                       : "conditioned";
+      }
+      report.payload_bytes = entry.PayloadBytes();
+      parts.index.entries.push_back(std::move(entry));
+    }
+    // Sets that were chosen for entries that turned out unchanged are not written.
+    std::vector<std::size_t> new_number(sets_.size());
+    for (std::size_t i = 0; i < sets_.size(); ++i) {
+      new_number[i] = parts.sets.size();
+      if (set_used[i]) parts.sets.push_back(sets_[i]);
+    }
+    for (IndexEntry& entry : parts.index.entries) {
+      if (entry.mode != EntryMode::kWhole) entry.table_set = new_number[entry.table_set];
+    }
+    WW_RETURN_IF_ERROR(DescribeStates(parts.index, delta));
+    for (Worker& worker : workers_) {
+      std::move(worker.replaced.begin(), worker.replaced.end(), std::back_inserter(delta.replaced));
+    }
+    WW_TRY(delta.file, AssembleDeltaFile(parts));
+    return delta;
+  }
+
+  // Layouts and, for a whole delta, state digests.
+  Status DescribeStates(DeltaIndex& index, EncodedDelta& delta) const {
+    const Layout& before = *request_.layout_before;
+    const Layout& after = *request_.layout_after;
+    index.layout_hash = before.hash();
+    index.aliases = before.aliases();
+    if (!(before == after)) index.layout_change = CompareLayouts(before, after);
+    if (!request_.digests_before.has_value()) return Ok();
+    if (request_.digests_before->size() != before.size()) return BadRequest("there must be a digest for every tensor");
+    delta.digests_after.resize(after.size());
+    std::vector<bool> has_old(after.size(), false);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      const std::optional<std::size_t> old_index = before.Find(after.tensors()[i].name);
+      if (!old_index.has_value() || before.tensors()[*old_index] != after.tensors()[i]) continue;
+      has_old[i] = true;
+      delta.digests_after[i] = (*request_.digests_before)[*old_index];
+    }
+    for (const Work& work : works_) {
+      const EntryReport& report = delta.reports[work.position];
+      delta.digests_after[work.source->tensor] += report.after - work.source->before;
+    }
+    index.state = {StateDigest(before, *request_.digests_before), StateDigest(after, delta.digests_after)};
+    return Ok();
+  }
+
+  // Pieces in which whole entries are digested.
+  static constexpr int kWholeTileLog2 = kMaxTileLog2;
+
+  const EncodeRequest& request_;
+  const Kernels& kernels_;
+  ThreadPool& pool_;
+  std::vector<Work> works_;
+  std::vector<Worker> workers_;
+  std::vector<TableSet> sets_;
+  std::uint64_t thinning_ = 1;
+};
+
+}  // namespace
+
+Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool) {
+  return DeltaEncoder(request, kernels, pool).Run();
+}
+
+void TakeBack(std::span<const ReplacedUnits> replaced, std::span<const EncodeEntry> entries,
+              const Layout& layout_after) {
+  for (const ReplacedUnits& units : replaced) {
+    const EncodeEntry& entry = entries[units.entry];
+    WithUnit(UnitBytes(layout_after.tensors()[entry.tensor].dtype), [&]<typename Unit>() {
+      std::uint8_t* base = entry.update + units.first_unit * sizeof(Unit);
+      for (std::size_t k = 0; k < units.positions.size(); ++k) {
+        StoreUnit<Unit>(base, units.positions[k], LoadUnit<Unit>(units.old_units.data(), k));
+      }
+    });
+  }
+}
+
+}  // namespace weightwire

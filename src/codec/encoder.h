@@ -1,0 +1,81 @@
+// Encoding: from an old and a new state to the bytes of a delta file.
+//
+// Old and new are read from memory once, tile by tile, after a look at a sample. The same pass can bring the base copy
+// up to date and keep the old bits of what changed, so that a publish that fails later can be taken back. Memory beyond
+// the inputs: the file, and per thread a few tiles.
+//
+// EncodeDelta is a pure function of its inputs (apart from the base copy it was asked to update): the bytes do not
+// depend on the number of threads, the instruction set or the machine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/threads.h"
+#include "codec/box.h"
+#include "codec/digest.h"
+#include "codec/kernels.h"
+#include "codec/state.h"
+#include "codec/table_choice.h"
+#include "tensor/layout.h"
+
+namespace weightwire {
+
+// A box of a tensor in both states; its units lie one after another in row-major order of the box.
+struct EncodeEntry {
+  std::size_t tensor = 0;                   // in the layout after
+  std::optional<Box> box;                   // the whole tensor if none
+  std::span<const std::uint8_t> old_bytes;  // empty for a tensor that the old state does not have …
+  bool has_old = true;                      // … which this says, for an empty tensor has no bytes either
+  std::span<const std::uint8_t> new_bytes;
+  Digest before;  // of the old bits of the box; zero without
+  // If set, the memory behind old_bytes: the new bits are written there.
+  std::uint8_t* update = nullptr;
+};
+
+struct EncodeRequest {
+  const Layout* layout_before = nullptr;
+  const Layout* layout_after = nullptr;
+  std::vector<EncodeEntry> entries;  // by tensor, ascending; every tensor that may have changed
+  // The digests of all tensors before, by the layout before, if the file is to be a whole delta: it then names the
+  // state digests, and the entries must cover every changed tensor whole.
+  std::optional<std::vector<Digest>> digests_before;
+  CodingRequest coding = CodingRequest::kSmallest;
+  bool keep_old = false;  // fill EncodedDelta::replaced
+};
+
+// The old bits of an entry's changed units, for taking an update of the base back.
+struct ReplacedUnits {
+  std::size_t entry = 0;         // in EncodeRequest::entries
+  std::uint64_t first_unit = 0;  // positions count from here
+  std::vector<std::uint32_t> positions;
+  std::vector<std::uint8_t> old_units;
+};
+
+struct EntryReport {
+  std::uint64_t units = 0;
+  std::uint64_t changed = 0;
+  std::uint64_t single_steps = 0;   // changes to the neighbouring number
+  std::uint64_t payload_bytes = 0;  // without the entry's place in the index
+  const char* mode = "unchanged";   // unchanged, conditioned, gaps, dense, whole
+  Digest after;
+};
+
+struct EncodedDelta {
+  std::vector<std::uint8_t> file;
+  std::vector<EntryReport> reports;   // one for each entry of the request
+  std::vector<Digest> digests_after;  // by the layout after; only for a whole delta
+  std::vector<ReplacedUnits> replaced;
+};
+
+// Errors: kInvalidArgument when the request contradicts itself (sizes, boxes, order).
+Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool);
+
+// Puts the old bits back into the base copy behind `entries`.
+void TakeBack(std::span<const ReplacedUnits> replaced, std::span<const EncodeEntry> entries,
+              const Layout& layout_after);
+
+}  // namespace weightwire

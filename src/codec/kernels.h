@@ -1,0 +1,88 @@
+// The inner loops, once per instruction set: the scalar ones define the result, the others must equal them bit for bit
+// (kernels_test.cc). All are pure functions over caller-owned memory, use integers only, accept any alignment and may
+// be called from any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "codec/tables.h"
+
+namespace weightwire {
+
+// Positions are found in chunks of at most this many units, so that they fit 16 bits.
+inline constexpr std::uint32_t kChunkUnits = 4096;
+// Times are kept for every eighth unit of a tile.
+inline constexpr std::uint32_t kTimeBlock = 8;
+
+// Times of a tile, one more for its end, and what a whole vector may read past that.
+constexpr std::size_t TimesRoom(std::uint32_t unit_count) { return unit_count / kTimeBlock + 2 + 64; }
+
+// The digest's modulus and geometry (spec/FORMAT.md, "Digest").
+inline constexpr std::uint64_t kDigestPrime = (std::uint64_t{1} << 61) - 1;
+inline constexpr std::uint32_t kDigestBlockWords = 1024;
+inline constexpr std::uint32_t kDigestBlockBytes = 4 * kDigestBlockWords;
+
+// Keys of the words of a block, one table a lane; every key is below 2^29 so that eight products fit 64 bits.
+struct DigestKeys {
+  std::array<std::array<std::uint32_t, kDigestBlockWords>, 2> word;
+};
+
+struct DigestSums {
+  std::array<std::uint64_t, 2> lane;  // below 2^61 + 8: reduced, though not to the smallest residue
+};
+
+// One tile of the sparse modes, as the decoder sees it.
+struct SparseTile {
+  const std::uint8_t* base = nullptr;  // unit_count units
+  std::uint32_t unit_count = 0;
+  std::span<const std::uint8_t> stream;  // the tile's bytes
+  std::uint32_t max_changed = 0;
+  std::uint32_t* positions = nullptr;  // room for max_changed; the changed units, ascending
+  std::uint8_t* new_units = nullptr;   // room for max_changed units
+  // Results.
+  std::uint32_t changed = 0;
+  bool intact = false;  // false: the stream is damaged, and the other results mean nothing
+};
+
+struct Kernels {
+  const char* name;
+
+  // Writes the positions at which old and new differ, ascending; returns how many. `positions` has room for count + 64.
+  // REQUIRES: count <= kChunkUnits; unit_bytes is 1, 2, 4 or 8.
+  std::uint32_t (*find_changed)(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint32_t count,
+                                int unit_bytes, std::uint16_t* positions);
+
+  // times[k] = sum of the rates of the first 8k units, modulo 2^32, for k = 0 .. ceil(count / 8); returns the sum of
+  // all.
+  std::uint64_t (*sum_rates)(const std::uint8_t* units, std::uint32_t count, int unit_bytes,
+                             const ExpandedTables& tables, std::uint32_t* times);
+
+  // Sums of key * word over words first_word .. first_word + word_count - 1 of one block.
+  DigestSums (*digest_words)(const std::uint8_t* data, std::uint32_t first_word, std::uint32_t word_count,
+                             const DigestKeys& keys);
+
+  // Decodes tiles of one entry, many side by side. `times` is scratch memory, room for kLanes * TimesRoom(of the
+  // largest).
+  void (*decode_sparse)(std::span<SparseTile> tiles, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,
+                        std::size_t times_stride);
+};
+
+// How many tiles are coded side by side, which hides the latency of the long chain of steps of each.
+inline constexpr std::size_t kLanes = 16;
+
+// The best for this machine, or the one named by the environment variable WEIGHTWIRE_ISA; an unknown or unsupported
+// name is an error that lists the possible ones.
+Result<const Kernels*> ChooseKernels();
+Result<const Kernels*> KernelsNamed(std::string_view name);
+// Every set this machine can run, best first; the last one is "scalar".
+std::vector<const Kernels*> AllKernels();
+
+const Kernels* ScalarKernels();
+
+}  // namespace weightwire

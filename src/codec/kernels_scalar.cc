@@ -1,0 +1,93 @@
+// The scalar kernels: plain C++, the definition the others are compared with.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "codec/kernels.h"
+#include "codec/step_coding.h"
+#include "codec/units.h"
+#include "codec/waiting.h"
+
+namespace weightwire {
+namespace {
+
+std::uint32_t FindChanged(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint32_t count,
+                          int unit_bytes, std::uint16_t* positions) {
+  return WithUnit(unit_bytes, [&]<typename Unit>() {
+    std::uint32_t found = 0;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      positions[found] = static_cast<std::uint16_t>(i);
+      found += LoadUnit<Unit>(old_units, i) != LoadUnit<Unit>(new_units, i);
+    }
+    return found;
+  });
+}
+
+template <typename Unit>
+std::uint64_t SumRates(const std::uint8_t* units, std::uint32_t count, const ExpandedTables& tables,
+                       std::uint32_t* times) {
+  const int shift = tables.rule.shift;
+  const std::uint32_t mask = tables.rule.FieldMask();
+  std::uint64_t sum = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (i % kTimeBlock == 0) times[i / kTimeBlock] = static_cast<std::uint32_t>(sum);
+    sum += tables.rate_of_field[(LoadUnit<Unit>(units, i) >> shift) & mask];
+  }
+  times[(count + kTimeBlock - 1) / kTimeBlock] = static_cast<std::uint32_t>(sum);
+  return sum;
+}
+
+DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::uint32_t word_count,
+                       const DigestKeys& keys) {
+  DigestSums sums{};
+  for (std::uint32_t i = 0; i < word_count; ++i) {
+    const std::uint64_t word = LoadU32(data + 4 * std::size_t{i});
+    for (int lane = 0; lane < 2; ++lane) {
+      const std::uint64_t sum = sums.lane[lane] + word * keys.word[lane][first_word + i];
+      sums.lane[lane] = (sum & kDigestPrime) + (sum >> 61);
+    }
+  }
+  return sums;
+}
+
+std::uint32_t FirstAbove(const std::uint32_t* times, std::uint32_t from, std::uint32_t zero, std::uint32_t time) {
+  while (times[from] - zero <= time) ++from;
+  return from;
+}
+
+std::uint32_t CountBelow(const std::uint32_t* lasts, std::uint32_t position) {
+  std::uint32_t count = 0;
+  while (lasts[count] < position) ++count;
+  return count;
+}
+
+template <typename Unit>
+std::uint32_t PassedInBlock(const std::uint8_t* units, const ExpandedTables& tables, std::int32_t begin,
+                            std::int32_t time, std::int32_t* ends) {
+  const std::uint32_t mask = tables.rule.FieldMask();
+  std::uint32_t passed = 0;
+  ends[0] = begin;
+  for (std::uint32_t k = 0; k < kTimeBlock; ++k) {
+    const auto field = static_cast<std::uint32_t>(LoadUnit<Unit>(units, k) >> tables.rule.shift) & mask;
+    ends[k + 1] = ends[k] + static_cast<std::int32_t>(tables.rate_of_field[field]);
+    passed += k + 1 < kTimeBlock && ends[k + 1] <= time;
+  }
+  return passed;
+}
+
+#include "codec/sparse_decode-inl.h"
+
+std::uint64_t SumRatesOfWidth(const std::uint8_t* units, std::uint32_t count, int unit_bytes,
+                              const ExpandedTables& tables, std::uint32_t* times) {
+  return WithUnit(unit_bytes, [&]<typename Unit>() { return SumRates<Unit>(units, count, tables, times); });
+}
+
+}  // namespace
+
+const Kernels* ScalarKernels() {
+  static constexpr Kernels kKernels = {"scalar", FindChanged, SumRatesOfWidth, DigestWords, DecodeSparse};
+  return &kKernels;
+}
+
+}  // namespace weightwire

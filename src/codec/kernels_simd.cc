@@ -1,0 +1,377 @@
+// The kernels once per instruction set, through highway, and the choice between them.
+#define HWY_WANT_AVX3_DL 1
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "codec/kernels_simd.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, as highway demands.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "base/bytes.h"
+#include "codec/kernels.h"
+#include "codec/step_coding.h"
+#include "codec/units.h"
+#include "codec/waiting.h"
+
+// The baseline without vectors is kernels_scalar.cc.
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+HWY_BEFORE_NAMESPACE();
+namespace weightwire {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+const hn::ScalableTag<std::uint8_t> kBytes;
+const hn::ScalableTag<std::uint32_t> kWords;
+const hn::ScalableTag<std::uint64_t> kLongs;
+
+// Units are loaded as bytes: they may lie at any address.
+template <typename Unit>
+HWY_INLINE hn::Vec<hn::ScalableTag<Unit>> LoadUnits(const std::uint8_t* from) {
+  return hn::BitCast(hn::ScalableTag<Unit>(), hn::LoadU(kBytes, from));
+}
+
+// --- find_changed ---
+
+// The mask's bits as an integer of exactly its size: through a larger one the compiler goes through memory.
+template <typename Tag, typename Mask>
+HWY_INLINE std::uint64_t MaskBits(Tag tag, Mask mask) {
+  constexpr std::size_t kLanes = hn::MaxLanes(Tag());
+  using Bits = std::conditional_t<
+      (kLanes <= 8), std::uint8_t,
+      std::conditional_t<kLanes == 16, std::uint16_t, std::conditional_t<kLanes == 32, std::uint32_t, std::uint64_t>>>;
+  Bits bits = 0;
+  hn::StoreMaskBits(tag, mask, reinterpret_cast<std::uint8_t*>(&bits));
+  return bits;
+}
+
+// A bit for each of 64 units: set where old and new differ.
+template <typename Unit>
+HWY_INLINE std::uint64_t ChangedMask(const std::uint8_t* old_units, const std::uint8_t* new_units) {
+  const hn::ScalableTag<Unit> units;
+  constexpr std::size_t kLanes = hn::MaxLanes(hn::ScalableTag<Unit>());
+  std::uint64_t mask = 0;
+  for (std::size_t i = 0; i < 64; i += kLanes) {
+    const auto differ =
+        hn::Ne(LoadUnits<Unit>(old_units + i * sizeof(Unit)), LoadUnits<Unit>(new_units + i * sizeof(Unit)));
+    mask |= MaskBits(units, differ) << i;
+  }
+  return mask;
+}
+
+// std::countr_zero asks first whether there is a bit, and the compiler makes a branch of it. Here any answer will do
+// then.
+HWY_INLINE std::uint32_t LowestBit(std::uint64_t mask) {
+  return static_cast<std::uint32_t>(__builtin_ctzll(mask | (std::uint64_t{1} << 63)));
+}
+
+template <typename Unit>
+std::uint32_t FindChangedUnits(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint32_t count,
+                               std::uint16_t* positions) {
+  std::uint16_t* out = positions;
+  std::uint32_t i = 0;
+  for (; i + 64 <= count; i += 64) {
+    std::uint64_t mask = ChangedMask<Unit>(old_units + i * sizeof(Unit), new_units + i * sizeof(Unit));
+    const int found = std::popcount(mask);
+    // Four are written whether they are there or not: few blocks have more, and a branch on the number would be
+    // mispredicted about once a block. The caller's room allows for it.
+    std::uint16_t* next = out;
+    for (int k = 0; k < 4; ++k) {
+      *next++ = static_cast<std::uint16_t>(i + LowestBit(mask));
+      mask &= mask - 1;
+    }
+    while (mask != 0) {
+      *next++ = static_cast<std::uint16_t>(i + LowestBit(mask));
+      mask &= mask - 1;
+    }
+    out += found;
+  }
+  for (; i < count; ++i) {
+    *out = static_cast<std::uint16_t>(i);
+    out += LoadUnit<Unit>(old_units, i) != LoadUnit<Unit>(new_units, i);
+  }
+  return static_cast<std::uint32_t>(out - positions);
+}
+
+std::uint32_t FindChanged(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint32_t count,
+                          int unit_bytes, std::uint16_t* positions) {
+  return WithUnit(unit_bytes,
+                  [&]<typename Unit>() { return FindChangedUnits<Unit>(old_units, new_units, count, positions); });
+}
+
+// --- sum_rates ---
+
+using Bytes = hn::Vec<hn::ScalableTag<std::uint8_t>>;
+
+// The class fields of the next Lanes(kBytes) units, one a byte.
+template <typename Unit>
+HWY_INLINE Bytes Fields(const std::uint8_t* from, int shift, std::uint8_t mask) {
+  const std::size_t bytes = hn::Lanes(kBytes);
+  const auto field = [&](std::size_t k) {
+    const hn::ScalableTag<Unit> units;
+    return hn::BitCast(kBytes, hn::And(hn::ShiftRightSame(LoadUnits<Unit>(from + k * bytes), shift),
+                                       hn::Set(units, static_cast<Unit>(mask))));
+  };
+  if constexpr (sizeof(Unit) == 1) {
+    return field(0);
+  } else {
+    // The field is the lowest byte of its unit: halve the units until that byte is all that is left.
+    const auto narrow = [&]<typename Half>(Bytes high, Bytes low) {
+      const hn::ScalableTag<Half> halves;
+      return hn::BitCast(kBytes, hn::ConcatEven(halves, hn::BitCast(halves, high), hn::BitCast(halves, low)));
+    };
+    const auto from16 = [&](Bytes high, Bytes low) { return narrow.template operator()<std::uint8_t>(high, low); };
+    if constexpr (sizeof(Unit) == 2) {
+      return from16(field(1), field(0));
+    } else {
+      const auto from32 = [&](Bytes high, Bytes low) { return narrow.template operator()<std::uint16_t>(high, low); };
+      if constexpr (sizeof(Unit) == 4) {
+        return from16(from32(field(3), field(2)), from32(field(1), field(0)));
+      } else {
+        const auto from64 = [&](Bytes high, Bytes low) { return narrow.template operator()<std::uint32_t>(high, low); };
+        return from16(from32(from64(field(7), field(6)), from64(field(5), field(4))),
+                      from32(from64(field(3), field(2)), from64(field(1), field(0))));
+      }
+    }
+  }
+}
+
+template <typename Unit>
+std::uint64_t SumRates(const std::uint8_t* units, std::uint32_t count, const ExpandedTables& tables,
+                       std::uint32_t* times) {
+  // A rate has three bytes: look each up among the 16 classes, and let the sum-of-eight instruction add them.
+  alignas(16) std::array<std::array<std::uint8_t, 16>, 3> planes;
+  for (int plane = 0; plane < 3; ++plane) {
+    for (int c = 0; c < kClassCount; ++c) planes[plane][c] = static_cast<std::uint8_t>(tables.rates[c] >> (8 * plane));
+  }
+  const auto low = hn::LoadDup128(kBytes, planes[0].data());
+  const auto middle = hn::LoadDup128(kBytes, planes[1].data());
+  const auto high = hn::LoadDup128(kBytes, planes[2].data());
+  const auto lowest = hn::Set(kBytes, tables.rule.lowest);
+  const auto last_class = hn::Set(kBytes, std::uint8_t{kClassCount - 1});
+  const int shift = tables.rule.shift;
+  const std::uint8_t mask = tables.rule.FieldMask();
+  const auto step = static_cast<std::uint32_t>(hn::Lanes(kBytes));
+
+  std::uint64_t sum = 0;
+  std::uint32_t i = 0;
+  HWY_ALIGN std::uint64_t sums[HWY_MAX_BYTES / 8];
+  for (; i + step <= count; i += step) {
+    const auto fields = Fields<Unit>(units + std::size_t{i} * sizeof(Unit), shift, mask);
+    const auto classes = hn::Min(hn::SaturatedSub(fields, lowest), last_class);
+    const auto sum0 = hn::SumsOf8(hn::TableLookupBytes(low, classes));
+    const auto sum1 = hn::SumsOf8(hn::TableLookupBytes(middle, classes));
+    const auto sum2 = hn::SumsOf8(hn::TableLookupBytes(high, classes));
+    hn::Store(hn::Add(sum0, hn::Add(hn::ShiftLeft<8>(sum1), hn::ShiftLeft<16>(sum2))), kLongs, sums);
+    for (std::uint32_t k = 0; k < step / kTimeBlock; ++k) {
+      times[i / kTimeBlock + k] = static_cast<std::uint32_t>(sum);
+      sum += sums[k];
+    }
+  }
+  for (; i < count; ++i) {
+    if (i % kTimeBlock == 0) times[i / kTimeBlock] = static_cast<std::uint32_t>(sum);
+    sum += tables.rate_of_field[(LoadUnit<Unit>(units, i) >> shift) & mask];
+  }
+  times[(count + kTimeBlock - 1) / kTimeBlock] = static_cast<std::uint32_t>(sum);
+  return sum;
+}
+
+std::uint64_t SumRatesOfWidth(const std::uint8_t* units, std::uint32_t count, int unit_bytes,
+                              const ExpandedTables& tables, std::uint32_t* times) {
+  return WithUnit(unit_bytes, [&]<typename Unit>() { return SumRates<Unit>(units, count, tables, times); });
+}
+
+// --- digest_words ---
+
+DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::uint32_t word_count,
+                       const DigestKeys& keys) {
+  using Longs = hn::Vec<hn::ScalableTag<std::uint64_t>>;
+  const auto lanes = static_cast<std::uint32_t>(hn::Lanes(kWords));
+  const auto prime = hn::Set(kLongs, kDigestPrime);
+  const auto fold = [&](Longs sum) { return hn::Add(hn::And(sum, prime), hn::ShiftRight<61>(sum)); };
+  const std::uint32_t* keys0 = keys.word[0].data() + first_word;
+  const std::uint32_t* keys1 = keys.word[1].data() + first_word;
+  Longs even0 = hn::Zero(kLongs);
+  Longs odd0 = even0;
+  Longs even1 = even0;
+  Longs odd1 = even0;
+  std::uint32_t i = 0;
+  // A folded sum and seven products of 61 bits fit 64 bits.
+  while (i + lanes <= word_count) {
+    for (int k = 0; k < 7 && i + lanes <= word_count; ++k, i += lanes) {
+      const auto words = LoadUnits<std::uint32_t>(data + 4 * std::size_t{i});
+      const auto key0 = hn::LoadU(kWords, keys0 + i);
+      const auto key1 = hn::LoadU(kWords, keys1 + i);
+      const auto odd = [&](auto v) { return hn::BitCast(kWords, hn::ShiftRight<32>(hn::BitCast(kLongs, v))); };
+      const auto odd_words = odd(words);
+      even0 = hn::Add(even0, hn::MulEven(words, key0));
+      odd0 = hn::Add(odd0, hn::MulEven(odd_words, odd(key0)));
+      even1 = hn::Add(even1, hn::MulEven(words, key1));
+      odd1 = hn::Add(odd1, hn::MulEven(odd_words, odd(key1)));
+    }
+    even0 = fold(even0);
+    odd0 = fold(odd0);
+    even1 = fold(even1);
+    odd1 = fold(odd1);
+  }
+  DigestSums sums{};
+  HWY_ALIGN std::uint64_t parts[HWY_MAX_BYTES / 8];
+  const auto collect = [&](Longs sum, std::uint64_t& into) {
+    hn::Store(fold(sum), kLongs, parts);
+    for (std::uint32_t k = 0; k < lanes / 2; ++k) {
+      into += parts[k];
+      into = (into & kDigestPrime) + (into >> 61);
+    }
+  };
+  collect(even0, sums.lane[0]);
+  collect(odd0, sums.lane[0]);
+  collect(even1, sums.lane[1]);
+  collect(odd1, sums.lane[1]);
+  for (; i < word_count; ++i) {
+    const std::uint64_t word = LoadU32(data + 4 * std::size_t{i});
+    const std::uint64_t sum0 = sums.lane[0] + word * keys0[i];
+    const std::uint64_t sum1 = sums.lane[1] + word * keys1[i];
+    sums.lane[0] = (sum0 & kDigestPrime) + (sum0 >> 61);
+    sums.lane[1] = (sum1 & kDigestPrime) + (sum1 >> 61);
+  }
+  return sums;
+}
+
+// --- decode_sparse ---
+
+// Whole vectors may reach past the last time; the room after it is the caller's (TimesRoom).
+HWY_INLINE std::uint32_t FirstAbove(const std::uint32_t* times, std::uint32_t from, std::uint32_t zero,
+                                    std::uint32_t time) {
+  constexpr auto kLanes = static_cast<std::uint32_t>(hn::MaxLanes(hn::ScalableTag<std::uint32_t>()));
+  const auto zeros = hn::Set(kWords, zero);
+  const auto wanted = hn::Set(kWords, time);
+  for (;; from += 32) {
+    std::uint64_t above = 0;
+    for (std::uint32_t k = 0; k < 32; k += kLanes) {
+      above |= MaskBits(kWords, hn::Gt(hn::Sub(hn::LoadU(kWords, times + from + k), zeros), wanted)) << k;
+    }
+    if (above != 0) return from + LowestBit(above);
+  }
+}
+
+HWY_INLINE std::uint32_t CountBelow(const std::uint32_t* lasts, std::uint32_t position) {
+  constexpr auto kLanes = static_cast<std::uint32_t>(hn::MaxLanes(hn::ScalableTag<std::uint32_t>()));
+  const auto positions = hn::Set(kWords, position);
+  for (std::uint32_t from = 0;; from += kSymbolStep) {
+    std::uint64_t below = 0;
+    for (std::uint32_t k = 0; k < kSymbolStep; k += kLanes) {
+      below |= MaskBits(kWords, hn::Lt(hn::LoadU(kWords, lasts + from + k), positions)) << k;
+    }
+    if (below != (1u << kSymbolStep) - 1) return from + LowestBit(~below);
+  }
+}
+
+// The rates of eight units, as two vectors of four: each of their three bytes is looked up by class.
+template <typename Unit>
+HWY_INLINE std::uint32_t PassedInBlock(const std::uint8_t* units, const ExpandedTables& tables, std::int32_t begin,
+                                       std::int32_t time, std::int32_t* ends) {
+  const std::uint32_t mask = tables.rule.FieldMask();
+  std::uint32_t passed = 0;
+  ends[0] = begin;
+  for (std::uint32_t k = 0; k < kTimeBlock; ++k) {
+    const auto field = static_cast<std::uint32_t>(LoadUnit<Unit>(units, k) >> tables.rule.shift) & mask;
+    ends[k + 1] = ends[k] + static_cast<std::int32_t>(tables.rate_of_field[field]);
+    passed += k + 1 < kTimeBlock && ends[k + 1] <= time;
+  }
+  return passed;
+}
+
+#include "codec/sparse_decode-inl.h"
+
+}  // namespace
+
+const Kernels* GetKernels() {
+#if HWY_TARGET == HWY_AVX3_DL
+  constexpr const char* kName = "avx512";
+#elif HWY_TARGET == HWY_AVX3
+  constexpr const char* kName = "avx512-skx";
+#elif HWY_TARGET == HWY_AVX2
+  constexpr const char* kName = "avx2";
+#elif HWY_TARGET == HWY_SSE4
+  constexpr const char* kName = "sse4";
+#elif HWY_TARGET == HWY_NEON
+  constexpr const char* kName = "neon";
+#else
+  constexpr const char* kName = "baseline";
+#endif
+  static constexpr Kernels kKernels = {kName, FindChanged, SumRatesOfWidth, DigestWords, DecodeSparse};
+  return &kKernels;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weightwire
+HWY_AFTER_NAMESPACE();
+#endif  // not HWY_SCALAR
+
+#if HWY_ONCE
+#include <hwy/targets.h>
+
+#include <cstdlib>
+
+namespace weightwire {
+namespace {
+
+struct Target {
+  std::int64_t bit;
+  const Kernels* (*get)();
+};
+
+// Best first.
+constexpr Target kTargets[] = {
+#if HWY_TARGETS & HWY_AVX3_DL
+    {HWY_AVX3_DL, N_AVX3_DL::GetKernels},
+#endif
+#if HWY_TARGETS & HWY_AVX3
+    {HWY_AVX3, N_AVX3::GetKernels},
+#endif
+#if HWY_TARGETS & HWY_AVX2
+    {HWY_AVX2, N_AVX2::GetKernels},
+#endif
+#if HWY_TARGETS & HWY_SSE4
+    {HWY_SSE4, N_SSE4::GetKernels},
+#endif
+#if HWY_TARGETS & HWY_NEON
+    {HWY_NEON, N_NEON::GetKernels},
+#endif
+};
+
+}  // namespace
+
+std::vector<const Kernels*> AllKernels() {
+  std::vector<const Kernels*> all;
+  for (const Target& target : kTargets) {
+    if ((hwy::SupportedTargets() & target.bit) != 0) all.push_back(target.get());
+  }
+  all.push_back(ScalarKernels());
+  return all;
+}
+
+Result<const Kernels*> KernelsNamed(std::string_view name) {
+  std::string possible;
+  for (const Kernels* kernels : AllKernels()) {
+    if (name == kernels->name) return kernels;
+    possible += std::string(possible.empty() ? "" : ", ") + kernels->name;
+  }
+  return Error(ErrorCode::kInvalidArgument, "no instruction set named '" + std::string(name) +
+                                                "' on this machine: WEIGHTWIRE_ISA can be " + possible);
+}
+
+Result<const Kernels*> ChooseKernels() {
+  const char* name = std::getenv("WEIGHTWIRE_ISA");
+  if (name != nullptr && *name != '\0') return KernelsNamed(name);
+  return AllKernels().front();
+}
+
+}  // namespace weightwire
+#endif  // HWY_ONCE

@@ -1,0 +1,87 @@
+#include "codec/sample.h"
+
+#include <algorithm>
+
+#include "codec/order.h"
+#include "codec/units.h"
+
+namespace weightwire {
+
+namespace {
+
+// About this many units of a request are looked at, but never less than one in kMostThinning, and of each entry at
+// least kLeastUnits.
+constexpr std::uint64_t kSampleUnits = 1 << 21;
+constexpr std::uint64_t kMostThinning = 32;
+constexpr std::uint64_t kLeastUnits = 1 << 14;
+constexpr std::uint64_t kPieceUnits = 1024;
+
+template <typename Unit>
+void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint32_t count,
+                const ClassRule& rule, const Kernels& kernels, Sample& sample) {
+  const std::uint32_t mask = rule.FieldMask();
+  std::array<std::uint32_t, 256> units{};
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ++units[static_cast<std::uint32_t>(LoadUnit<Unit>(old_units, i) >> rule.shift) & mask];
+  }
+  for (std::size_t field = 0; field <= mask; ++field) sample.fields[field].units += units[field];
+
+  std::array<std::uint16_t, kChunkUnits + 64> changed;
+  const std::uint32_t found = kernels.find_changed(old_units, new_units, count, sizeof(Unit), changed.data());
+  for (std::uint32_t k = 0; k < found; ++k) {
+    const Unit old_unit = LoadUnit<Unit>(old_units, changed[k]);
+    const Step step = StepBetween<Unit>(old_unit, LoadUnit<Unit>(new_units, changed[k]), rule.order);
+    FieldCounts& counts = sample.fields[static_cast<std::uint32_t>(old_unit >> rule.shift) & mask];
+    const std::size_t symbol = BucketOf(step.magnitude).symbol;
+    if (counts.symbols.size() <= symbol) counts.symbols.resize(symbol + 1);
+    ++counts.symbols[symbol];
+    ++counts.changed;
+  }
+  sample.changed += found;
+  sample.units_sampled += count;
+}
+
+}  // namespace
+
+void Sample::Add(const Sample& other) {
+  const std::uint64_t weight =
+      other.units_sampled == 0 ? 1 : std::max<std::uint64_t>(1, other.units / other.units_sampled);
+  complete = complete && other.complete;
+  units += other.units;
+  units_sampled += other.units_sampled * weight;
+  changed += other.changed * weight;
+  for (std::size_t f = 0; f < fields.size(); ++f) {
+    const FieldCounts& from = other.fields[f];
+    FieldCounts& to = fields[f];
+    to.units += from.units * weight;
+    to.changed += from.changed * weight;
+    if (to.symbols.size() < from.symbols.size()) to.symbols.resize(from.symbols.size());
+    for (std::size_t s = 0; s < from.symbols.size(); ++s) to.symbols[s] += from.symbols[s] * weight;
+  }
+}
+
+std::uint64_t SampleThinning(std::uint64_t units_of_request) {
+  return std::clamp<std::uint64_t>(units_of_request / kSampleUnits, 1, kMostThinning);
+}
+
+Sample TakeSample(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint64_t units, int unit_bytes,
+                  const ClassRule& rule, std::uint64_t thinning, const Kernels& kernels) {
+  Sample sample;
+  sample.unit_bytes = unit_bytes;
+  sample.units = units;
+  const std::uint64_t pieces = (units + kPieceUnits - 1) / kPieceUnits;
+  const std::uint64_t wanted =
+      std::min(pieces, std::max(kLeastUnits / kPieceUnits, (pieces + thinning - 1) / thinning));
+  sample.complete = wanted == pieces;
+  WithUnit(unit_bytes, [&]<typename Unit>() {
+    for (std::uint64_t k = 0; k < wanted; ++k) {
+      const std::uint64_t begin = k * pieces / wanted * kPieceUnits;
+      const std::uint64_t offset = begin * sizeof(Unit);
+      CountPiece<Unit>(old_units + offset, new_units + offset,
+                       static_cast<std::uint32_t>(std::min(kPieceUnits, units - begin)), rule, kernels, sample);
+    }
+  });
+  return sample;
+}
+
+}  // namespace weightwire

@@ -1,0 +1,45 @@
+// Samples: what the encoder knows of an entry before it codes it.
+//
+// Tables must be known before the first tile, and old and new are to be read from memory only once. So the encoder
+// first looks at pieces spread evenly over an entry, or at all of it when it is small, and counts. Which units are
+// looked at depends on sizes alone, so the bytes of a delta do not depend on the machine.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "codec/kernels.h"
+#include "codec/tables.h"
+
+namespace weightwire {
+
+// Counts for the units of one class field value.
+struct FieldCounts {
+  std::uint64_t units = 0;
+  std::uint64_t changed = 0;
+  std::vector<std::uint64_t> symbols;  // changed units by magnitude bucket
+};
+
+struct Sample {
+  int unit_bytes = 2;
+  std::uint64_t units = 0;  // of the entry
+  std::uint64_t units_sampled = 0;
+  std::uint64_t changed = 0;  // among the sampled
+  std::array<FieldCounts, 256> fields;
+
+  bool complete = true;  // every unit was looked at: what was not seen does not occur
+
+  // Counts another sample's units too, those of a part with the weight of the whole.
+  void Add(const Sample& other);
+};
+
+// One unit in how many is to be looked at, given how many there are in all entries: small requests can afford a close
+// look, and large ones do not need it.
+std::uint64_t SampleThinning(std::uint64_t units_of_request);
+
+// Counts with the rule's field; `lowest` is not used yet.
+Sample TakeSample(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint64_t units, int unit_bytes,
+                  const ClassRule& rule, std::uint64_t thinning, const Kernels& kernels);
+
+}  // namespace weightwire

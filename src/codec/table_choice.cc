@@ -1,0 +1,416 @@
+#include "codec/table_choice.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "base/bytes.h"
+#include "codec/waiting.h"
+
+namespace weightwire {
+
+namespace {
+
+// Costs are in bits, in units of 2^-20.
+using Cost = unsigned __int128;
+constexpr int kCostBits = 20;
+constexpr Cost kImpossible = std::numeric_limits<std::uint64_t>::max();
+
+// log2(value) in units of 2^-20. REQUIRES: value >= 1.
+std::uint64_t Log2(std::uint64_t value) {
+  const int whole = 63 - std::countl_zero(value);
+  // The mantissa in [1, 2) with 31 bits after the point; squaring doubles the logarithm, bit by bit.
+  std::uint64_t mantissa = whole <= 31 ? value << (31 - whole) : value >> (whole - 31);
+  std::uint64_t log = static_cast<std::uint64_t>(whole) << kCostBits;
+  for (int bit = kCostBits - 1; bit >= 0; --bit) {
+    mantissa = (mantissa * mantissa) >> 31;
+    if (mantissa >= (std::uint64_t{1} << 32)) {
+      mantissa >>= 1;
+      log |= std::uint64_t{1} << bit;
+    }
+  }
+  return log;
+}
+
+// What a change costs in a class of that rate; that nothing changes costs the rate itself.
+const std::array<std::uint64_t, kMaxRateCode + 1>& ChangeCosts() {
+  static const std::array<std::uint64_t, kMaxRateCode + 1> kCosts = [] {
+    std::array<std::uint64_t, kMaxRateCode + 1> costs{};
+    for (int code = 0; code <= kMaxRateCode; ++code) {
+      const std::uint32_t change = (1u << 31) - Waiting(std::min(RateOf(code), kHorizon));
+      costs[code] = (std::uint64_t{31} << kCostBits) - Log2(change);
+    }
+    return costs;
+  }();
+  return kCosts;
+}
+
+struct ClassCounts {
+  std::uint64_t units = 0;
+  std::uint64_t changed = 0;
+  std::vector<std::uint64_t> symbols;
+};
+using Classes = std::array<ClassCounts, kClassCount>;
+
+Classes InClasses(const Sample& sample, const ClassRule& rule) {
+  Classes classes;
+  for (std::uint32_t field = 0; field < 256; ++field) {
+    const FieldCounts& from = sample.fields[field];
+    if (from.units == 0) continue;
+    ClassCounts& to = classes[rule.ClassOfField(field)];
+    to.units += from.units;
+    to.changed += from.changed;
+    if (to.symbols.size() < from.symbols.size()) to.symbols.resize(from.symbols.size());
+    for (std::size_t s = 0; s < from.symbols.size(); ++s) to.symbols[s] += from.symbols[s];
+  }
+  return classes;
+}
+
+// The window of classes begins where less than one change in 128 lies below: above, rates halve with every class.
+std::uint8_t LowestField(const Sample& sample) {
+  std::uint64_t below = 0;
+  for (std::uint32_t field = 0; field < 256; ++field) {
+    below += sample.fields[field].changed;
+    if (below * 128 > sample.changed) return static_cast<std::uint8_t>(field);
+  }
+  return 0;
+}
+
+Cost PositionCost(std::uint64_t units, std::uint64_t changed, int code) {
+  return Cost{units - changed} * RateOf(code) + Cost{changed} * ChangeCosts()[code];
+}
+
+// Counts of a part are counts of the whole with half an event more on either side: nothing is impossible.
+int BestRateCode(std::uint64_t units, std::uint64_t changed, bool complete) {
+  if (!complete) {
+    units = 2 * units + 2;
+    changed = 2 * changed + 1;
+  }
+  int best = 0;
+  Cost best_cost = PositionCost(units, changed, 0);
+  for (int code = 1; code <= kMaxRateCode; ++code) {
+    const Cost cost = PositionCost(units, changed, code);
+    if (cost < best_cost) {
+      best_cost = cost;
+      best = code;
+    }
+  }
+  return best;
+}
+
+void ChooseRates(const Classes& classes, bool complete, TableSet& set) {
+  constexpr int kHalf = 8;  // codes for half the rate
+  int code = -1;
+  for (int c = 0; c < kClassCount; ++c) {
+    if (classes[c].units != 0) {
+      if (code < 0) {
+        code = BestRateCode(classes[c].units, classes[c].changed, complete);
+        for (int lower = 0; lower < c; ++lower) set.rate_codes[lower] = static_cast<std::uint8_t>(code);
+      }
+      code = BestRateCode(classes[c].units, classes[c].changed, complete);
+    } else if (code >= 0) {
+      code = std::max(0, code - kHalf);
+    }
+    set.rate_codes[c] = static_cast<std::uint8_t>(std::max(0, code));
+  }
+}
+
+void ChooseUniformRate(const Classes& classes, bool complete, TableSet& set) {
+  std::uint64_t units = 0;
+  std::uint64_t changed = 0;
+  for (const ClassCounts& counts : classes) {
+    units += counts.units;
+    changed += counts.changed;
+  }
+  set.uniform = true;
+  set.rate_codes.fill(static_cast<std::uint8_t>(BestRateCode(units, changed, complete)));
+}
+
+// The nearest weight code, for counts scaled so that the largest has the largest weight.
+std::uint8_t WeightCode(std::uint64_t count, std::uint64_t largest) {
+  if (count == 0) return 0;
+  const auto weight = static_cast<std::uint64_t>((static_cast<unsigned __int128>(count) << 23) / largest);
+  int code = 0;
+  while (code < kMaxRateCode && RateOf(code + 1) <= weight) ++code;
+  if (code < kMaxRateCode && RateOf(code + 1) - weight < weight - RateOf(code)) ++code;
+  return static_cast<std::uint8_t>(code + 1);
+}
+
+SymbolWeights WeightsOf(const std::vector<std::uint64_t>& counts, bool complete) {
+  SymbolWeights weights;
+  weights.tail = !complete;
+  std::size_t size = counts.size();
+  while (size > 0 && counts[size - 1] == 0) --size;
+  if (size == 0) {
+    if (!complete) weights.codes = {1};
+    return weights;
+  }
+  const std::uint64_t largest = *std::max_element(counts.begin(), counts.end());
+  for (std::size_t s = 0; s < size; ++s) {
+    std::uint8_t code = WeightCode(counts[s], largest);
+    if (code == 0 && !complete) code = 1;
+    weights.codes.push_back(code);
+  }
+  return weights;
+}
+
+Cost SymbolCost(const std::vector<std::uint64_t>& counts, const SymbolWeights& weights, int alphabet, bool dense) {
+  const std::vector<std::uint32_t> widths = NormalizedWidths(weights, alphabet);
+  Cost cost = 0;
+  for (std::size_t s = 0; s < counts.size(); ++s) {
+    if (counts[s] == 0) continue;
+    if (widths[s] == 0) return kImpossible;
+    const int bucket = static_cast<int>(s) - (dense ? 1 : 0);
+    const std::uint64_t raw_bits = bucket < 0 ? 0 : 1 + static_cast<std::uint64_t>(BucketExtraBits(bucket));
+    cost += Cost{counts[s]} * ((std::uint64_t{16} << kCostBits) - Log2(widths[s]) + (raw_bits << kCostBits));
+  }
+  return cost;
+}
+
+// In a dense set unchanged units have the symbol 0.
+Classes WithUnchanged(Classes classes) {
+  for (ClassCounts& counts : classes) {
+    if (counts.units == 0) continue;
+    counts.symbols.insert(counts.symbols.begin(), counts.units - counts.changed);
+  }
+  return classes;
+}
+
+// What a sampled entry costs with given tables, scaled up to all of it.
+Cost CostWith(const Sample& sample, const TableSet& set, int scale) {
+  Classes classes = InClasses(sample, set.rule);
+  if (set.dense) classes = WithUnchanged(std::move(classes));
+  Cost cost = 0;
+  for (int c = 0; c < kClassCount; ++c) {
+    if (!set.dense) {
+      cost +=
+          PositionCost(classes[c].units, classes[c].changed, std::clamp(set.rate_codes[c] + scale, 0, kMaxRateCode));
+    }
+    const Cost symbols = SymbolCost(classes[c].symbols, set.symbols[c], set.AlphabetSize(), set.dense);
+    if (symbols == kImpossible) return kImpossible;
+    cost += symbols;
+  }
+  return sample.units_sampled == 0 ? 0 : cost * sample.units / sample.units_sampled;
+}
+
+int BestScale(const Sample& sample, const TableSet& set) {
+  const Classes classes = InClasses(sample, set.rule);
+  int best = 0;
+  Cost best_cost = 0;
+  for (int scale = -kMaxScale; scale <= kMaxScale; ++scale) {
+    Cost cost = 0;
+    for (int c = 0; c < kClassCount; ++c) {
+      cost +=
+          PositionCost(classes[c].units, classes[c].changed, std::clamp(set.rate_codes[c] + scale, 0, kMaxRateCode));
+    }
+    if (scale == -kMaxScale || cost < best_cost) {
+      best_cost = cost;
+      best = scale;
+    }
+  }
+  return best;
+}
+
+enum class Kind : std::uint8_t { kConditioned, kUniform, kDense };
+
+TableSet BuildSet(const Sample& sample, ClassRule rule, Kind kind) {
+  TableSet set;
+  set.unit_bits = 8 * sample.unit_bytes;
+  set.dense = kind == Kind::kDense;
+  set.rule = rule;
+  if (rule.bits > 4) set.rule.lowest = LowestField(sample);
+  const bool complete = sample.complete;
+  Classes classes = InClasses(sample, set.rule);
+  if (kind == Kind::kConditioned) ChooseRates(classes, complete, set);
+  if (kind == Kind::kUniform) ChooseUniformRate(classes, complete, set);
+  if (set.dense) classes = WithUnchanged(std::move(classes));
+  for (int c = 0; c < kClassCount; ++c) set.symbols[c] = WeightsOf(classes[c].symbols, complete);
+  return set;
+}
+
+Cost TableCost(const TableSet& set) {
+  std::vector<std::uint8_t> bytes;
+  ByteWriter writer(bytes);
+  set.Write(writer);
+  return Cost{bytes.size()} << (3 + kCostBits);
+}
+
+// Tables made from a part fit that part better than the rest: by about half a bit for each of their numbers, and the
+// rest worse by as much. Without this, entries would get tables of their own for nothing.
+Cost OverfitCost(const Sample& sample, const TableSet& set) {
+  if (sample.complete || sample.units_sampled == 0) return 0;
+  std::uint64_t numbers = 0;
+  for (const ClassCounts& counts : InClasses(sample, set.rule)) {
+    numbers += counts.units != 0 ? 1 : 0;
+    numbers += static_cast<std::uint64_t>(
+        std::count_if(counts.symbols.begin(), counts.symbols.end(), [](std::uint64_t n) { return n != 0; }));
+  }
+  return (Cost{3 * numbers} << kCostBits) / 2 * sample.units / sample.units_sampled;
+}
+
+// Tiles of half a kibibyte to one: small enough to spread over threads, large enough to cost little.
+int TileLog2(Cost cost, std::uint64_t units) {
+  constexpr Cost kTileCost = Cost{1024 * 8} << kCostBits;
+  int log2 = kMinTileLog2 + 4;
+  while (log2 < kMaxTileLog2 && (cost << (log2 + 1)) <= kTileCost * units) ++log2;
+  return log2;
+}
+
+// A way to code an entry, and what it costs beside tables that are there anyway.
+struct Option {
+  Cost cost = kImpossible;
+  EntryMode mode = EntryMode::kWhole;
+  int scale = 0;
+  std::optional<std::size_t> shared;  // an index into the sets …
+  TableSet own;                       // … or tables of its own
+};
+
+class Chooser {
+ public:
+  Chooser(CodingRequest request, std::vector<TableSet>& sets) : request_(request), sets_(sets) {}
+
+  // Tables for entries that may share them: units of one width, classes by one rule.
+  void AddShared(const Sample& merged, ClassRule rule) {
+    conditioned_.reset();
+    uniform_.reset();
+    dense_.reset();
+    const bool many = merged.changed * 4 > merged.units_sampled;
+    if (Wants(CodingRequest::kConditioned) && rule.bits != 0) conditioned_ = BuildSet(merged, rule, Kind::kConditioned);
+    if (Wants(CodingRequest::kGaps) || (Wants(CodingRequest::kConditioned) && rule.bits == 0)) {
+      uniform_ = BuildSet(merged, rule, Kind::kUniform);
+    }
+    if (request_ == CodingRequest::kDense || (request_ == CodingRequest::kSmallest && many)) {
+      dense_ = BuildSet(merged, rule, Kind::kDense);
+    }
+    shared_index_.fill(std::nullopt);
+  }
+
+  Coding Choose(const SampledEntry& entry) {
+    Option best;
+    if (request_ == CodingRequest::kSmallest || request_ == CodingRequest::kWhole) {
+      best.cost = Cost{entry.sample.units} * static_cast<unsigned>(8 * entry.sample.unit_bytes) << kCostBits;
+    }
+    // Uniform first: of two equal ones the faster is taken.
+    Try(entry, uniform_, Kind::kUniform, best);
+    Try(entry, conditioned_, Kind::kConditioned, best);
+    Try(entry, dense_, Kind::kDense, best);
+    WW_CHECK(best.cost != kImpossible);
+    Coding coding;
+    coding.mode = best.mode;
+    coding.scale = best.scale;
+    if (best.mode == EntryMode::kWhole) return coding;
+    coding.tile_log2 = TileLog2(best.cost, std::max<std::uint64_t>(1, entry.sample.units));
+    coding.table_set = best.shared.has_value() ? Shared(*best.shared) : Append(best.own);
+    return coding;
+  }
+
+ private:
+  [[nodiscard]] bool Wants(CodingRequest request) const {
+    return request_ == CodingRequest::kSmallest || request_ == request;
+  }
+
+  void Try(const SampledEntry& entry, const std::optional<TableSet>& shared, Kind kind, Option& best) {
+    if (!shared.has_value()) return;
+    const EntryMode mode = kind == Kind::kDense ? EntryMode::kDense : EntryMode::kSparse;
+    const int scale = kind == Kind::kDense ? 0 : BestScale(entry.sample, *shared);
+    const Cost with_shared = CostWith(entry.sample, *shared, scale);
+    if (with_shared < best.cost) best = {with_shared, mode, scale, static_cast<std::size_t>(kind), {}};
+    TableSet own = BuildSet(entry.sample, entry.rule, kind);
+    const Cost with_own = CostWith(entry.sample, own, 0) + TableCost(own) + OverfitCost(entry.sample, own);
+    if (with_own < best.cost) best = {with_own, mode, 0, std::nullopt, std::move(own)};
+  }
+
+  std::size_t Append(const TableSet& set) {
+    sets_.push_back(set);
+    return sets_.size() - 1;
+  }
+
+  // A shared set is written once somebody uses it.
+  std::size_t Shared(std::size_t kind) {
+    std::optional<std::size_t>& index = shared_index_[kind];
+    if (!index.has_value()) {
+      const std::array<const std::optional<TableSet>*, 3> by_kind = {&conditioned_, &uniform_, &dense_};
+      index = Append(**by_kind[kind]);
+    }
+    return *index;
+  }
+
+  CodingRequest request_;
+  std::vector<TableSet>& sets_;
+  std::optional<TableSet> conditioned_;
+  std::optional<TableSet> uniform_;
+  std::optional<TableSet> dense_;
+  std::array<std::optional<std::size_t>, 3> shared_index_;
+};
+
+}  // namespace
+
+std::span<const ClassRule> CandidateRules(DType dtype) {
+  constexpr Order kInt = Order::kInteger;
+  constexpr Order kFloat = Order::kSignMagnitude;
+  static constexpr std::array<ClassRule, 4> kByte = {
+      {{3, 4, 0, kFloat}, {2, 5, 0, kFloat}, {4, 4, 0, kInt}, {0, 0, 0, kInt}}};
+  static constexpr std::array<ClassRule, 3> kShort = {{{7, 8, 0, kFloat}, {10, 5, 0, kFloat}, {0, 0, 0, kInt}}};
+  static constexpr std::array<ClassRule, 2> kWord = {{{23, 8, 0, kFloat}, {0, 0, 0, kInt}}};
+  static constexpr std::array<ClassRule, 1> kLong = {{{55, 8, 0, kFloat}}};
+  static constexpr std::array<ClassRule, 1> kPlain = {{{0, 0, 0, kInt}}};
+  const auto one = [](auto& rules, std::size_t k) { return std::span<const ClassRule>(rules).subspan(k, 1); };
+  switch (dtype) {
+    case DType::kBF16:
+      return one(kShort, 0);
+    case DType::kF16:
+      return one(kShort, 1);
+    case DType::kF32:
+      return one(kWord, 0);
+    case DType::kF64:
+      return kLong;
+    case DType::kF8E4M3:
+    case DType::kF8E4M3Fnuz:
+      return one(kByte, 0);
+    case DType::kF8E5M2:
+    case DType::kF8E5M2Fnuz:
+      return one(kByte, 1);
+    case DType::kU8:
+    case DType::kI8:
+      return kByte;
+    case DType::kU16:
+    case DType::kI16:
+      return kShort;
+    case DType::kU32:
+    case DType::kI32:
+      return kWord;
+    default:
+      return kPlain;
+  }
+}
+
+std::uint64_t EstimateBits(const SampledEntry& entry) {
+  const Kind kind = entry.rule.bits == 0 ? Kind::kUniform : Kind::kConditioned;
+  const TableSet set = BuildSet(entry.sample, entry.rule, kind);
+  return static_cast<std::uint64_t>((CostWith(entry.sample, set, 0) + TableCost(set)) >> kCostBits);
+}
+
+std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingRequest request,
+                                  std::vector<TableSet>& sets) {
+  const auto key = [](const SampledEntry& e) {
+    return std::make_tuple(e.sample.unit_bytes, e.rule.shift, e.rule.bits, e.rule.order);
+  };
+  std::map<decltype(key(entries[0])), std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < entries.size(); ++i) groups[key(entries[i])].push_back(i);
+
+  std::vector<Coding> codings(entries.size());
+  Chooser chooser(request, sets);
+  for (const auto& [unused, members] : groups) {
+    Sample merged;
+    merged.unit_bytes = entries[members[0]].sample.unit_bytes;
+    for (const std::size_t i : members) merged.Add(entries[i].sample);
+    chooser.AddShared(merged, entries[members[0]].rule);
+    for (const std::size_t i : members) codings[i] = chooser.Choose(entries[i]);
+  }
+  return codings;
+}
+
+}  // namespace weightwire

@@ -1,0 +1,51 @@
+// The choice of tables and modes: for each entry the cheapest way to code it, by its sample (spec/FORMAT.md leaves this
+// to the encoder). Integers only, so the same samples give the same choice everywhere.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "codec/format.h"
+#include "codec/sample.h"
+#include "codec/tables.h"
+#include "tensor/dtype.h"
+
+namespace weightwire {
+
+// What the caller asks for.
+enum class CodingRequest : std::uint8_t {
+  kSmallest,     // whatever takes the fewest bytes
+  kConditioned,  // positions within the classes of the base
+  kGaps,         // positions without a look at the base: applies in O(changed)
+  kDense,        // a symbol for every unit
+  kWhole,        // the new bits as they are
+};
+
+// How one entry is coded.
+struct Coding {
+  EntryMode mode = EntryMode::kWhole;
+  std::size_t table_set = 0;
+  int scale = 0;
+  int tile_log2 = kMinTileLog2;
+};
+
+// The ways in which units of a type may be put into classes, best guess first: one for floats, whose exponent is known;
+// several for integers, which may hold anything.
+std::span<const ClassRule> CandidateRules(DType dtype);
+
+// An entry as far as the choice is concerned.
+struct SampledEntry {
+  ClassRule rule;  // the candidate it was sampled with
+  Sample sample;
+};
+
+// About how many bits the entry takes with tables of its own: for choosing between candidate rules.
+std::uint64_t EstimateBits(const SampledEntry& entry);
+
+// Appends the sets it needs to `sets` and returns a coding for each entry.
+std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingRequest request,
+                                  std::vector<TableSet>& sets);
+
+}  // namespace weightwire

@@ -1,0 +1,202 @@
+#include "codec/tile_encoder.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "codec/order.h"
+#include "codec/step_coding.h"
+#include "codec/units.h"
+#include "codec/waiting.h"
+
+namespace weightwire {
+
+namespace {
+
+// A step takes a symbol and at most two pieces of raw bits, a change in a sparse tile one event more.
+constexpr std::size_t kMaxEventsPerUnit = 4;
+
+RansEvent SymbolOf(const ExpandedTables& tables, std::uint32_t unit_class, std::uint32_t symbol) {
+  const SymbolEvent& event = tables.events[unit_class * tables.stride + symbol];
+  WW_CHECK(event.possible);
+  return event.event;
+}
+
+}  // namespace
+
+void TileEncoder::FindChanged(const TileInput& tile, int unit_bytes, std::vector<std::uint32_t>& changed) const {
+  std::array<std::uint16_t, kChunkUnits + 64> in_chunk;
+  changed.clear();
+  for (std::uint32_t begin = 0; begin < tile.count; begin += kChunkUnits) {
+    const std::size_t offset = std::size_t{begin} * static_cast<std::size_t>(unit_bytes);
+    const std::uint32_t found =
+        kernels_.find_changed(tile.old_units + offset, tile.new_units + offset,
+                              std::min(kChunkUnits, tile.count - begin), unit_bytes, in_chunk.data());
+    const std::size_t before = changed.size();
+    changed.resize(before + found);
+    for (std::uint32_t k = 0; k < found; ++k) changed[before + k] = begin + in_chunk[k];
+  }
+}
+
+template <typename Unit>
+void TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& tables,
+                               std::span<const std::uint32_t> changed, Lane& lane) {
+  const int shift = tables.rule.shift;
+  const std::uint32_t mask = tables.rule.FieldMask();
+  std::uint64_t total = 0;
+  if (tables.uniform) {
+    total = std::uint64_t{tables.rates[0]} * tile.count;
+  } else {
+    times_.resize(TimesRoom(tile.count));
+    total = kernels_.sum_rates(tile.old_units, tile.count, sizeof(Unit), tables, times_.data());
+  }
+  // Between two changes there is at most one survival for each horizon of time.
+  lane.events.resize(std::max(lane.events.size(), kMaxEventsPerUnit * changed.size() + total / kHorizon + 2));
+  RansEvent* event = lane.events.data();
+
+  const auto rate_at = [&](std::uint32_t index) {
+    return tables.rate_of_field[static_cast<std::uint32_t>(LoadUnit<Unit>(tile.old_units, index) >> shift) & mask];
+  };
+  std::uint64_t zero = 0;  // the time at which the wait for the next change began
+  std::uint32_t next = 0;  // the first unit not yet passed
+  // The exact time from zero to the start of unit `index`. Times are kept modulo 2^32, so their differences are exact
+  // over a stride of 128 units at the most.
+  const auto time_until = [&](std::uint32_t index) -> std::uint64_t {
+    if (tables.uniform) return std::uint64_t{index - next} * tables.rates[0];
+    std::uint64_t time = 0;
+    auto before = static_cast<std::uint32_t>(zero);
+    constexpr std::uint32_t kStride = 128 / kTimeBlock;
+    for (std::uint32_t block = next / kTimeBlock + kStride; block < index / kTimeBlock; block += kStride) {
+      time += static_cast<std::uint32_t>(times_[block] - before);
+      before = times_[block];
+    }
+    // Without a branch on how many: all of the block's first seven, those from `index` on with a rate of nothing.
+    const std::uint32_t first = index & ~(kTimeBlock - 1);
+    std::uint32_t start = times_[index / kTimeBlock];
+    for (std::uint32_t k = 0; k + 1 < kTimeBlock; ++k) {
+      const std::uint32_t at = std::min(first + k, index);
+      start += first + k < index ? rate_at(at) : 0;
+    }
+    return time + static_cast<std::uint32_t>(start - before);
+  };
+  // Nothing changes within a horizon: the wait begins anew after the unit that is being passed then.
+  const auto survive_horizon = [&]() -> std::uint64_t {
+    *event++ = SurvivalEvent(Waiting(kHorizon));
+    std::uint32_t time = 0;
+    while (time < kHorizon) time += rate_at(next++);
+    zero += time;
+    return time;
+  };
+  for (const std::uint32_t index : changed) {
+    std::uint64_t wait = time_until(index);
+    while (wait >= kHorizon) wait -= survive_horizon();
+    const auto begin = static_cast<std::uint32_t>(wait);
+    const Unit old_unit = LoadUnit<Unit>(tile.old_units, index);
+    const std::uint32_t field = static_cast<std::uint32_t>(old_unit >> shift) & mask;
+    const std::uint32_t rate = tables.rate_of_field[field];
+    const Step step = StepBetween<Unit>(old_unit, LoadUnit<Unit>(tile.new_units, index), tables.rule.order);
+    *event++ = ChangeEvent(Waiting(begin), Waiting(std::min(begin + rate, kHorizon)), step.down);
+    zero += begin + rate;
+    next = index + 1;
+
+    const Bucket bucket = BucketOf(step.magnitude);
+    *event++ = SymbolOf(tables, tables.class_of_field[field], bucket.symbol);
+    event = AppendRawBits(bucket.extra, bucket.extra_bits, event);
+  }
+  while (total - zero > kHorizon) survive_horizon();
+  *event++ = SurvivalEvent(Waiting(static_cast<std::uint32_t>(total - zero)));
+  lane.event_count = static_cast<std::size_t>(event - lane.events.data());
+}
+
+template <typename Unit>
+void TileEncoder::DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane) {
+  lane.events.resize(std::max<std::size_t>(lane.events.size(), kMaxEventsPerUnit * tile.count));
+  RansEvent* event = lane.events.data();
+  for (std::uint32_t i = 0; i < tile.count; ++i) {
+    const Unit old_unit = LoadUnit<Unit>(tile.old_units, i);
+    const Unit new_unit = LoadUnit<Unit>(tile.new_units, i);
+    const std::uint32_t field = static_cast<std::uint32_t>(old_unit >> tables.rule.shift) & tables.rule.FieldMask();
+    const std::uint32_t unit_class = tables.class_of_field[field];
+    if (old_unit == new_unit) {
+      *event++ = SymbolOf(tables, unit_class, 0);
+      continue;
+    }
+    const Step step = StepBetween<Unit>(old_unit, new_unit, tables.rule.order);
+    const Bucket bucket = BucketOf(step.magnitude);
+    *event++ = SymbolOf(tables, unit_class, bucket.symbol + 1u);
+    event = AppendRawBits((bucket.extra << 1) | (step.down ? 1 : 0), bucket.extra_bits + 1, event);
+  }
+  lane.event_count = static_cast<std::size_t>(event - lane.events.data());
+}
+
+void TileEncoder::EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables,
+                               std::span<const std::vector<std::uint32_t>> changed) {
+  WW_CHECK(tiles.size() <= kLanes && changed.size() == tiles.size());
+  WithUnit(unit_bytes, [&]<typename Unit>() {
+    for (std::size_t k = 0; k < tiles.size(); ++k) {
+      lanes_[k].event_count = 0;  // a tile in which nothing changes takes no bytes
+      if (!changed[k].empty()) SparseEvents<Unit>(tiles[k], tables, changed[k], lanes_[k]);
+    }
+  });
+  PushEvents(tiles.size());
+}
+
+void TileEncoder::EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables) {
+  WW_CHECK(tiles.size() <= kLanes);
+  WithUnit(unit_bytes, [&]<typename Unit>() {
+    for (std::size_t k = 0; k < tiles.size(); ++k) DenseEvents<Unit>(tiles[k], tables, lanes_[k]);
+  });
+  PushEvents(tiles.size());
+}
+
+void TileEncoder::PushEvents(std::size_t lane_count) {
+  std::array<RansEncoder, kLanes> coders;
+  std::array<std::uint32_t*, kLanes> words{};
+  std::array<const RansEvent*, kLanes> next{};
+  std::size_t longest = 0;
+  std::size_t shortest = lane_count == kLanes ? lanes_[0].event_count : 0;
+  for (std::size_t k = 0; k < lane_count; ++k) {
+    Lane& lane = lanes_[k];
+    lane.words.resize(std::max(lane.words.size(), lane.event_count + 1));
+    words[k] = lane.words.data();
+    next[k] = lane.events.data() + lane.event_count;
+    longest = std::max(longest, lane.event_count);
+    shortest = std::min(shortest, lane.event_count);
+  }
+  // Side by side as long as all have events, which hides the latency of the divisions; then each to its end.
+  for (std::size_t i = 0; i < shortest; ++i) {
+    for (std::size_t k = 0; k < kLanes; ++k) coders[k].Push(*--next[k], words[k]);
+  }
+  for (std::size_t k = 0; k < lane_count; ++k) {
+    Lane& lane = lanes_[k];
+    while (next[k] != lane.events.data()) coders[k].Push(*--next[k], words[k]);
+    lane.stream.clear();
+    if (lane.event_count != 0) coders[k].Finish({lane.words.data(), words[k]}, lane.stream);
+  }
+}
+
+bool DecodeDenseTile(std::span<const std::uint8_t> stream, const std::uint8_t* base_units, std::uint32_t count,
+                     int unit_bytes, const ExpandedTables& tables, std::uint8_t* new_units) {
+  RansDecoder coder(stream);
+  return WithUnit(unit_bytes, [&]<typename Unit>() {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const Unit base = LoadUnit<Unit>(base_units, i);
+      const std::uint32_t field = static_cast<std::uint32_t>(base >> tables.rule.shift) & tables.rule.FieldMask();
+      const std::uint32_t unit_class = tables.class_of_field[field];
+      if (((tables.usable_classes >> unit_class) & 1) == 0) return false;
+      std::size_t at = unit_class * tables.stride;
+      while (tables.lasts[at] < coder.Peek()) ++at;
+      const SymbolSlot& slot = tables.slots[at];
+      coder.Pop(slot.event);
+      Unit unit = base;
+      if (slot.symbol != 0) {
+        const std::uint64_t raw = PopRawBits(coder, static_cast<int>(slot.extra_bits) + 1);
+        unit = Stepped<Unit>(base, {(raw & 1) != 0, slot.least_magnitude + (raw >> 1)}, tables.rule.order);
+      }
+      StoreUnit<Unit>(new_units, i, unit);
+    }
+    return coder.Finished();
+  });
+}
+
+}  // namespace weightwire

@@ -1,0 +1,65 @@
+// Encoding of one tile, and the decoding of dense ones (sparse decoding is a kernel: kernels.h).
+//
+// A tile is a fixed number of consecutive units of a box. Its bytes depend on its base bits, its new bits and the
+// tables alone. An encoder owns scratch memory: one per thread. spec/FORMAT.md, "Tiles".
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "codec/kernels.h"
+#include "codec/rans.h"
+#include "codec/tables.h"
+
+namespace weightwire {
+
+// One tile to encode.
+struct TileInput {
+  const std::uint8_t* old_units = nullptr;
+  const std::uint8_t* new_units = nullptr;
+  std::uint32_t count = 0;
+};
+
+class TileEncoder {
+ public:
+  explicit TileEncoder(const Kernels& kernels) : kernels_(kernels) {}
+
+  // Finds the changed positions of a tile, ascending.
+  void FindChanged(const TileInput& tile, int unit_bytes, std::vector<std::uint32_t>& changed) const;
+
+  // The streams of up to kLanes tiles, side by side; changed[k] is what FindChanged gave for tiles[k]. Afterwards
+  // stream(k) is tile k's bytes, valid until the next call.
+  // REQUIRES: the tables can code every step that occurs.
+  void EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables,
+                    std::span<const std::vector<std::uint32_t>> changed);
+  void EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables);
+
+  [[nodiscard]] std::span<const std::uint8_t> stream(std::size_t k) const { return lanes_[k].stream; }
+
+ private:
+  struct Lane {
+    std::vector<RansEvent> events;  // in the decoder's order
+    std::size_t event_count = 0;
+    std::vector<std::uint32_t> words;
+    std::vector<std::uint8_t> stream;
+  };
+
+  template <typename Unit>
+  void SparseEvents(const TileInput& tile, const ExpandedTables& tables, std::span<const std::uint32_t> changed,
+                    Lane& lane);
+  template <typename Unit>
+  void DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane);
+  void PushEvents(std::size_t lane_count);
+
+  const Kernels& kernels_;
+  std::vector<std::uint32_t> times_;
+  std::array<Lane, kLanes> lanes_;
+};
+
+// Writes all `count` new units of a dense tile; false when the stream is damaged.
+bool DecodeDenseTile(std::span<const std::uint8_t> stream, const std::uint8_t* base_units, std::uint32_t count,
+                     int unit_bytes, const ExpandedTables& tables, std::uint8_t* new_units);
+
+}  // namespace weightwire

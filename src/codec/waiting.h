@@ -1,0 +1,77 @@
+// Waiting(t): the chance, in units of 2^-31, that nothing has changed after a waiting time t.
+//
+// Positions are coded as waiting times (spec/FORMAT.md, "Positions"). Every unit has a rate, the time it takes to pass
+// it; time is counted in 2^-20 octaves, and Waiting() halves with every octave. It is piecewise linear with eight
+// pieces an octave, so that it is exact integer arithmetic on every machine, and its inverse is one multiplication.
+//
+// Invariants (waiting_test.cc checks all of them exhaustively):
+//   1. Waiting(0) == 2^31.
+//   2. Waiting(t) > Waiting(t + 1) for every t < kHorizon: each unit of rate >= 1 gets a non-empty interval.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+namespace weightwire {
+
+inline constexpr int kOctaveBits = 20;
+// The farthest a single coding step looks ahead. Beyond it the slope would fall under one unit per time unit.
+inline constexpr std::uint32_t kHorizon = 10u << kOctaveBits;
+
+namespace waiting_internal {
+
+// round(2^(31 - j/8)) for j = 0..8.
+inline constexpr std::array<std::uint32_t, 9> kKnots = {2147483648, 1969251188, 1805811301, 1655936265, 1518500250,
+                                                        1392470869, 1276901417, 1170923762, 1073741824};
+inline constexpr int kPieceBits = kOctaveBits - 3;
+inline constexpr std::uint32_t kPieceMask = (1u << kPieceBits) - 1;
+
+struct Pieces {
+  std::array<std::uint32_t, 8> drop;           // how far piece j falls
+  std::array<std::uint32_t, 8> inverse;        // 2^(kPieceBits + 32) / drop, for the guess only
+  std::array<std::uint8_t, 32> first_of_cell;  // the piece at the upper end of each 32nd of an octave
+};
+
+constexpr Pieces MakePieces() {
+  Pieces pieces{};
+  for (std::size_t j = 0; j < 8; ++j) {
+    pieces.drop[j] = kKnots[j] - kKnots[j + 1];
+    pieces.inverse[j] = static_cast<std::uint32_t>((std::uint64_t{1} << (kPieceBits + 32)) / pieces.drop[j]);
+  }
+  for (std::uint32_t cell = 0; cell < 32; ++cell) {
+    const std::uint32_t upper = (1u << 30) + ((cell + 1) << 25) - 1;
+    std::uint8_t piece = 0;
+    while (upper < kKnots[piece + 1]) ++piece;
+    pieces.first_of_cell[cell] = piece;
+  }
+  return pieces;
+}
+inline constexpr Pieces kPieces = MakePieces();
+
+}  // namespace waiting_internal
+
+// REQUIRES: t <= kHorizon.
+constexpr std::uint32_t Waiting(std::uint32_t t) {
+  using namespace waiting_internal;
+  const std::uint32_t piece = (t >> kPieceBits) & 7;
+  const auto fall = static_cast<std::uint32_t>((std::uint64_t{kPieces.drop[piece]} * (t & kPieceMask)) >> kPieceBits);
+  return (kKnots[piece] - fall) >> (t >> kOctaveBits);
+}
+
+// A time close to the largest t with Waiting(t) > v (within kGuessError). Only a guess to start a search from: whoever
+// calls it compares exactly with Waiting() afterwards.
+// REQUIRES: Waiting(kHorizon) <= v < 2^31.
+inline constexpr std::uint32_t kGuessError = 2;
+constexpr std::uint32_t GuessTime(std::uint32_t v) {
+  using namespace waiting_internal;
+  const int octave = std::countl_zero(v) - 1;
+  const std::uint32_t scaled = v << octave;
+  std::uint32_t piece = kPieces.first_of_cell[(scaled >> 25) & 31];
+  piece += scaled < kKnots[piece + 1];  // a cell holds at most one knot
+  const std::uint64_t fallen = kKnots[piece] - scaled;
+  const auto within = static_cast<std::uint32_t>((fallen * kPieces.inverse[piece]) >> 32);
+  return (static_cast<std::uint32_t>(octave) << kOctaveBits) + (piece << kPieceBits) + within;
+}
+
+}  // namespace weightwire
