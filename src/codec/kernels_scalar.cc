@@ -51,32 +51,14 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
   return sums;
 }
 
-std::uint32_t FirstAbove(const std::uint32_t* times, std::uint32_t from, std::uint32_t zero, std::uint32_t time) {
-  while (times[from] - zero <= time) ++from;
-  return from;
-}
-
-std::uint32_t CountBelow(const std::uint32_t* lasts, std::uint32_t position) {
-  std::uint32_t count = 0;
-  while (lasts[count] < position) ++count;
-  return count;
-}
-
-template <typename Unit>
-std::uint32_t PassedInBlock(const std::uint8_t* units, const ExpandedTables& tables, std::int32_t begin,
-                            std::int32_t time, std::int32_t* ends) {
-  const std::uint32_t mask = tables.rule.FieldMask();
-  std::uint32_t passed = 0;
-  ends[0] = begin;
-  for (std::uint32_t k = 0; k < kTimeBlock; ++k) {
-    const auto field = static_cast<std::uint32_t>(LoadUnit<Unit>(units, k) >> tables.rule.shift) & mask;
-    ends[k + 1] = ends[k] + static_cast<std::int32_t>(tables.rate_of_field[field]);
-    passed += k + 1 < kTimeBlock && ends[k + 1] <= time;
-  }
-  return passed;
-}
-
 #include "codec/sparse_decode-inl.h"
+
+void DecodeSparse(std::span<SparseTile> tiles, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,
+                  std::size_t) {
+  WithUnit(unit_bytes, [&]<typename Unit>() {
+    for (SparseTile& tile : tiles) DecodeTile<Unit>(tile, tables, times);
+  });
+}
 
 std::uint64_t SumRatesOfWidth(const std::uint8_t* units, std::uint32_t count, int unit_bytes,
                               const ExpandedTables& tables, std::uint32_t* times) {

@@ -142,13 +142,35 @@ HWY_INLINE Bytes Fields(const std::uint8_t* from, int shift, std::uint8_t mask) 
   }
 }
 
+// Running sums over the lanes of a vector: within blocks of four lanes by shifts, then each block's last to the blocks
+// after it.
+using Words = hn::Vec<hn::ScalableTag<std::uint32_t>>;
+HWY_INLINE Words RunningSums(Words v) {
+  v = hn::Add(v, hn::ShiftLeftLanes<1>(kWords, v));
+  v = hn::Add(v, hn::ShiftLeftLanes<2>(kWords, v));
+#if HWY_MAX_BYTES >= 32
+  constexpr std::uint32_t kCount = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
+  const auto lane = hn::Iota(kWords, 0);
+  for (std::uint32_t width = 4; width < kCount; width *= 2) {
+    // Lanes of every second group of `width` get the last lane of the group before.
+    const auto group = hn::And(lane, hn::Set(kWords, ~(2 * width - 1)));
+    const auto last = hn::Add(group, hn::Set(kWords, width - 1));
+    const auto second = hn::Ne(hn::And(lane, hn::Set(kWords, width)), hn::Zero(kWords));
+    v = hn::Add(v, hn::IfThenElseZero(second, hn::TableLookupLanes(v, hn::IndicesFromVec(kWords, last))));
+  }
+#endif
+  return v;
+}
+
 template <typename Unit>
 std::uint64_t SumRates(const std::uint8_t* units, std::uint32_t count, const ExpandedTables& tables,
                        std::uint32_t* times) {
   // A rate has three bytes: look each up among the 16 classes, and let the sum-of-eight instruction add them.
   alignas(16) std::array<std::array<std::uint8_t, 16>, 3> planes;
-  for (int plane = 0; plane < 3; ++plane) {
-    for (int c = 0; c < kClassCount; ++c) planes[plane][c] = static_cast<std::uint8_t>(tables.rates[c] >> (8 * plane));
+  for (std::size_t plane = 0; plane < 3; ++plane) {
+    for (std::size_t c = 0; c < kClassCount; ++c) {
+      planes[plane][c] = static_cast<std::uint8_t>(tables.rates[c] >> (8 * plane));
+    }
   }
   const auto low = hn::LoadDup128(kBytes, planes[0].data());
   const auto middle = hn::LoadDup128(kBytes, planes[1].data());
@@ -157,26 +179,31 @@ std::uint64_t SumRates(const std::uint8_t* units, std::uint32_t count, const Exp
   const auto last_class = hn::Set(kBytes, std::uint8_t{kClassCount - 1});
   const int shift = tables.rule.shift;
   const std::uint8_t mask = tables.rule.FieldMask();
-  const auto step = static_cast<std::uint32_t>(hn::Lanes(kBytes));
-
-  std::uint64_t sum = 0;
-  std::uint32_t i = 0;
-  HWY_ALIGN std::uint64_t sums[HWY_MAX_BYTES / 8];
-  for (; i + step <= count; i += step) {
-    const auto fields = Fields<Unit>(units + std::size_t{i} * sizeof(Unit), shift, mask);
+  constexpr std::uint32_t kStep = hn::MaxLanes(hn::ScalableTag<std::uint8_t>());
+  const auto block_sums = [&](std::uint32_t from) {
+    const auto fields = Fields<Unit>(units + std::size_t{from} * sizeof(Unit), shift, mask);
     const auto classes = hn::Min(hn::SaturatedSub(fields, lowest), last_class);
     const auto sum0 = hn::SumsOf8(hn::TableLookupBytes(low, classes));
     const auto sum1 = hn::SumsOf8(hn::TableLookupBytes(middle, classes));
     const auto sum2 = hn::SumsOf8(hn::TableLookupBytes(high, classes));
-    hn::Store(hn::Add(sum0, hn::Add(hn::ShiftLeft<8>(sum1), hn::ShiftLeft<16>(sum2))), kLongs, sums);
-    for (std::uint32_t k = 0; k < step / kTimeBlock; ++k) {
-      times[i / kTimeBlock + k] = static_cast<std::uint32_t>(sum);
-      sum += sums[k];
-    }
+    return hn::BitCast(kWords, hn::Add(sum0, hn::Add(hn::ShiftLeft<8>(sum1), hn::ShiftLeft<16>(sum2))));
+  };
+
+  std::uint64_t sum = 0;
+  std::uint32_t i = 0;
+  times[0] = 0;
+  for (; i + 2 * kStep <= count; i += 2 * kStep) {
+    const auto first = block_sums(i);
+    const auto second = block_sums(i + kStep);
+    const auto sums = hn::ConcatEven(kWords, second, first);  // a block's sum fits 32 bits
+    const auto running = hn::Add(RunningSums(sums), hn::Set(kWords, static_cast<std::uint32_t>(sum)));
+    hn::StoreU(running, kWords, times + i / kTimeBlock + 1);
+    // Sixteen blocks of eight rates below 2^24 sum up to less than 2^32: the last time tells the whole.
+    sum += static_cast<std::uint32_t>(times[(i + 2 * kStep) / kTimeBlock] - static_cast<std::uint32_t>(sum));
   }
   for (; i < count; ++i) {
     if (i % kTimeBlock == 0) times[i / kTimeBlock] = static_cast<std::uint32_t>(sum);
-    sum += tables.rate_of_field[(LoadUnit<Unit>(units, i) >> shift) & mask];
+    sum += tables.rate_of_field[static_cast<std::uint32_t>(LoadUnit<Unit>(units, i) >> shift) & mask];
   }
   times[(count + kTimeBlock - 1) / kTimeBlock] = static_cast<std::uint32_t>(sum);
   return sum;
@@ -245,21 +272,24 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
 
 // --- decode_sparse ---
 
-// Whole vectors may reach past the last time; the room after it is the caller's (TimesRoom).
+// The first k >= from with times[k] - zero > time, modulo 2^32; one is known to exist. Whole vectors may reach past the
+// last time; the room after it is the caller's (TimesRoom).
 HWY_INLINE std::uint32_t FirstAbove(const std::uint32_t* times, std::uint32_t from, std::uint32_t zero,
                                     std::uint32_t time) {
-  constexpr auto kLanes = static_cast<std::uint32_t>(hn::MaxLanes(hn::ScalableTag<std::uint32_t>()));
+  constexpr auto kCount = static_cast<std::uint32_t>(hn::MaxLanes(hn::ScalableTag<std::uint32_t>()));
+  constexpr std::uint32_t kAtOnce = kCount < 16 ? 16 : kCount;
   const auto zeros = hn::Set(kWords, zero);
   const auto wanted = hn::Set(kWords, time);
-  for (;; from += 32) {
+  for (;; from += kAtOnce) {
     std::uint64_t above = 0;
-    for (std::uint32_t k = 0; k < 32; k += kLanes) {
+    for (std::uint32_t k = 0; k < kAtOnce; k += kCount) {
       above |= MaskBits(kWords, hn::Gt(hn::Sub(hn::LoadU(kWords, times + from + k), zeros), wanted)) << k;
     }
     if (above != 0) return from + LowestBit(above);
   }
 }
 
+// How many of the ascending numbers are below the position; one is known not to be.
 HWY_INLINE std::uint32_t CountBelow(const std::uint32_t* lasts, std::uint32_t position) {
   constexpr auto kLanes = static_cast<std::uint32_t>(hn::MaxLanes(hn::ScalableTag<std::uint32_t>()));
   const auto positions = hn::Set(kWords, position);
@@ -272,10 +302,36 @@ HWY_INLINE std::uint32_t CountBelow(const std::uint32_t* lasts, std::uint32_t po
   }
 }
 
-// The rates of eight units, as two vectors of four: each of their three bytes is looked up by class.
+// ends[0] = begin and ends[k + 1] = ends[k] + the rate of unit k, for the eight units of a block; returns how many of
+// the first seven end at or before `time`. REQUIRES: room for 16 ends.
 template <typename Unit>
 HWY_INLINE std::uint32_t PassedInBlock(const std::uint8_t* units, const ExpandedTables& tables, std::int32_t begin,
                                        std::int32_t time, std::int32_t* ends) {
+#if HWY_MAX_BYTES >= 32
+  if constexpr (sizeof(Unit) == 2) {
+    const hn::CappedTag<std::uint16_t, 8> shorts;
+    const hn::CappedTag<std::uint32_t, 8> words;
+    const hn::CappedTag<std::int32_t, 8> ints;
+    auto classes = hn::BitCast(shorts, hn::LoadU(hn::CappedTag<std::uint8_t, 16>(), units));
+    classes = hn::And(hn::ShiftRightSame(classes, tables.rule.shift),
+                      hn::Set(shorts, std::uint16_t{tables.rule.FieldMask()}));
+    classes = hn::SaturatedSub(classes, hn::Set(shorts, std::uint16_t{tables.rule.lowest}));
+    classes = hn::Min(classes, hn::Set(shorts, std::uint16_t{kClassCount - 1}));
+    const auto index = hn::PromoteTo(words, classes);
+    const auto within = hn::IndicesFromVec(words, hn::And(index, hn::Set(words, 7)));
+    const auto low = hn::TableLookupLanes(hn::LoadU(words, tables.rates.data()), within);
+    const auto high = hn::TableLookupLanes(hn::LoadU(words, tables.rates.data() + 8), within);
+    auto sums = hn::IfThenElse(hn::Gt(index, hn::Set(words, 7)), high, low);
+    sums = hn::Add(sums, hn::ShiftLeftLanes<1>(words, sums));
+    sums = hn::Add(sums, hn::ShiftLeftLanes<2>(words, sums));
+    sums = hn::Add(sums, hn::ConcatLowerLower(words, hn::Broadcast<3>(sums), hn::Zero(words)));
+    const auto all_ends = hn::Add(hn::BitCast(ints, sums), hn::Set(ints, begin));
+    ends[0] = begin;
+    hn::StoreU(all_ends, ints, ends + 1);
+    const std::uint64_t later = MaskBits(ints, hn::Gt(all_ends, hn::Set(ints, time)));
+    return LowestBit(later | 0x80);
+  }
+#endif
   const std::uint32_t mask = tables.rule.FieldMask();
   std::uint32_t passed = 0;
   ends[0] = begin;
@@ -288,6 +344,7 @@ HWY_INLINE std::uint32_t PassedInBlock(const std::uint8_t* units, const Expanded
 }
 
 #include "codec/sparse_decode-inl.h"
+#include "codec/sparse_lanes-inl.h"
 
 }  // namespace
 

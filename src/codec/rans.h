@@ -52,6 +52,20 @@ class RansDecoder {
  public:
   RansDecoder() = default;
   explicit RansDecoder(std::span<const std::uint8_t> bytes);
+  // A decoder in the middle of a stream, whose words begin at `words`.
+  static RansDecoder Resume(std::uint64_t state, const std::uint8_t* words, std::size_t words_left) {
+    RansDecoder decoder;
+    decoder.state_ = state;
+    decoder.words_left_ = words_left;
+    if (words_left != 0) {
+      decoder.words_ = words;
+      decoder.next_word_ = LoadU32(words + 4 * (words_left - 1));
+    }
+    return decoder;
+  }
+
+  [[nodiscard]] std::uint64_t state() const { return state_; }
+  [[nodiscard]] std::size_t words_left() const { return words_left_; }
 
   // Where the next event lies. Whoever finds the event calls Pop with exactly its interval.
   [[nodiscard]] std::uint32_t Peek() const { return static_cast<std::uint32_t>(state_); }

@@ -36,6 +36,10 @@ inline constexpr std::uint32_t kFold = 1u << 31;
 inline RansEvent ChangeEvent(std::uint32_t waiting_begin, std::uint32_t waiting_end, bool down) {
   return {down ? kFold + waiting_end : kFold - waiting_begin, waiting_begin - waiting_end};
 }
+// Where a position of the coder lies in the waiting, whichever side of the fold it is on.
+inline std::uint32_t FoldedPosition(std::uint32_t position) {
+  return position >= kFold ? position - kFold : kFold - 1 - position;
+}
 inline RansEvent SurvivalEvent(std::uint32_t waiting_limit) { return {kFold - waiting_limit, 2 * waiting_limit}; }
 
 }  // namespace weightwire
