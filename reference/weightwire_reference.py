@@ -1,6 +1,7 @@
 """A second decoder of weightwire delta files, written from spec/FORMAT.md alone and in its order.
 
-It is meant to be read next to the specification, and to test it; it is small, strict and slow.
+It is meant to be read next to the specification, and to test it; it is strict and slow. Each part is headed by the
+section of the specification that it follows.
 
     python reference/weightwire_reference.py apply BASE DELTA OUT
     python reference/weightwire_reference.py digest FILE
@@ -210,17 +211,17 @@ def layout_hash(layout):
     return hashlib.sha256(layout_text(layout).encode()).digest()
 
 
-def check_layout(layout, kind=Damaged):
+def check_layout(layout):
     within(len(layout.tensors), MAX_TENSORS, "tensors")
     for name, (dtype, shape) in layout.tensors.items():
         within(len(name.encode()), MAX_NAME_BYTES, "bytes in a name")
         within(len(shape), MAX_DIMENSIONS, "dimensions")
         size = bytes_of(dtype, shape)
-        require(size is not None, f"The tensor {name!r} does not fill whole bytes.", kind)
+        require(size is not None, f"The tensor {name!r} does not fill whole bytes.")
         within(size, MAX_TENSOR_BYTES, "bytes in a tensor")
     for alias, kept in layout.aliases.items():
-        require(alias not in layout.tensors, f"The alias {alias!r} is the name of a tensor too.", kind)
-        require(kept in layout.tensors, f"The alias {alias!r} stands for {kept!r}, which is no tensor.", kind)
+        require(alias not in layout.tensors, f"The alias {alias!r} is the name of a tensor too.")
+        require(kept in layout.tensors, f"The alias {alias!r} stands for {kept!r}, which is no tensor.")
 
 
 # --- File ---------------------------------------------------------------------------------------
@@ -329,7 +330,6 @@ class Entry(NamedTuple):
     mode: int
     box: list | None  # of (start, extent), in elements
     tables: "Tables | None"
-    scale: int
     tile_size: int  # in units
     changed: int
     lengths: list  # of the tiles' streams, or of the one piece of payload of a whole entry
@@ -382,7 +382,7 @@ def read_entries(reader, base, after, table_sets):
         require(flags < 8 and mode != 3, "An entry has an unknown mode.")
         box = read_box(reader, dtype, shape) if flags & 4 else None
         units = units_in(dtype, shape, box)
-        tables, scale, tile_size, changed = None, 0, 0, 0
+        tables, tile_size, changed = None, 0, 0
         if mode == WHOLE:
             lengths = [reader.varint()]
             require(lengths[0] == units * TYPES[dtype].unit, "A whole entry has another size than its box.")
@@ -402,7 +402,7 @@ def read_entries(reader, base, after, table_sets):
         if base.tensors.get(name) != (dtype, shape):
             new = flags == WHOLE and not any(digests[0])
             require(new, f"The entry of the new tensor {name!r} is not one of a new tensor.")
-        entries.append(Entry(name, dtype, shape, mode, box, tables, scale, tile_size, changed, lengths, *digests))
+        entries.append(Entry(name, dtype, shape, mode, box, tables, tile_size, changed, lengths, *digests))
     check_boxes(entries)
     return entries
 
@@ -691,7 +691,7 @@ def state_digest(tensors):
     return hashlib.sha256(layout_hash(layout) + digests).digest()
 
 
-# --- Applying a delta ---------------------------------------------------------------------------
+# --- Payload and Applying a delta ---------------------------------------------------------------
 
 
 def without_aliases(base, aliases):
@@ -765,8 +765,9 @@ def decode_delta(delta_bytes, base):
         if entry.name in new_tensors:
             units_after[entry.name] = units_of(entry.dtype, piece)
         else:
-            all_units = units_after.setdefault(entry.name, units_before[entry.name].copy())
-            box = in_box(all_units, entry.dtype, entry.shape, entry.box)
+            if entry.name not in units_after:
+                units_after[entry.name] = units_before[entry.name].copy()
+            box = in_box(units_after[entry.name], entry.dtype, entry.shape, entry.box)
             box[...] = decode_entry(entry, box.flatten(), piece).reshape(box.shape)
         digest = digest_of_box(units_after[entry.name], entry.dtype, entry.shape, entry.box)
         require(digest == entry.after, f"The new bits of {entry.name!r} have another digest than the delta says.")
