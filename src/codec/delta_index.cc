@@ -33,7 +33,7 @@ Result<std::string> ReadName(ByteReader& in) {
   WW_TRY(const std::uint64_t size, LimitedVarint(in, kMaxNameBytes, "bytes in a name"));
   WW_TRY(const auto bytes, in.Bytes(size));
   std::string name(bytes.begin(), bytes.end());
-  WW_RETURN_IF_ERROR(CheckName(name));
+  if (const Status named = CheckName(name); !named.ok()) return Damaged(named.error().message());
   return name;
 }
 
