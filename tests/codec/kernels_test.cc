@@ -1,0 +1,279 @@
+// Every instruction set against the scalar kernels, which define the result.
+#include "codec/kernels.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "codec/models.h"
+#include "codec/tile_encoder.h"
+
+namespace weightwire {
+namespace {
+
+using namespace weightwire::testing;
+
+constexpr int kWidths[] = {1, 2, 4, 8};
+
+class KernelsTest : public ::testing::TestWithParam<const Kernels*> {};
+INSTANTIATE_TEST_SUITE_P(Sets, KernelsTest, ::testing::ValuesIn(AllKernels()), [](const auto& test) {
+  std::string name = test.param->name;
+  std::erase(name, '-');
+  return name;
+});
+
+TEST_P(KernelsTest, FindTheSameChanges) {
+  Random random(1);
+  for (int i = 0; i < 1500; ++i) {
+    const int width = kWidths[i % 4];
+    const auto count = static_cast<std::uint32_t>(i < 300 ? i : Below(random, kChunkUnits + 1));
+    const std::size_t old_offset = Below(random, 16);
+    const std::size_t new_offset = Below(random, 16);
+    // Exactly as many bytes as it may read, so that the address sanitizer sees one more.
+    const std::size_t bytes = count * static_cast<std::size_t>(width);
+    const auto old_memory = std::make_unique<std::uint8_t[]>(old_offset + bytes);
+    const auto new_memory = std::make_unique<std::uint8_t[]>(new_offset + bytes);
+    std::uint8_t* old_units = old_memory.get() + old_offset;
+    std::uint8_t* new_units = new_memory.get() + new_offset;
+    for (std::size_t b = 0; b < bytes; ++b) old_units[b] = new_units[b] = static_cast<std::uint8_t>(random());
+    const std::uint64_t one_in = Below(random, 3) == 0 ? 1 : 1 + Below(random, 300);
+    for (std::size_t u = 0; u < count; ++u) {
+      if (Below(random, one_in) == 0) {
+        const std::size_t width_bytes = static_cast<std::size_t>(width);
+        new_units[u * width_bytes + Below(random, width_bytes)] ^= static_cast<std::uint8_t>(1u << Below(random, 8));
+      }
+    }
+    std::vector<std::uint16_t> truth(count + 64);
+    std::vector<std::uint16_t> found(count + 64);
+    truth.resize(ScalarKernels()->find_changed(old_units, new_units, count, width, truth.data()));
+    found.resize(GetParam()->find_changed(old_units, new_units, count, width, found.data()));
+    ASSERT_EQ(found, truth) << count << " units of " << width;
+  }
+}
+
+TableSet SetFor(Random& random, int width, bool uniform) {
+  TableSet set;
+  set.unit_bits = 8 * width;
+  set.uniform = uniform;
+  set.rule.bits = static_cast<std::uint8_t>(Below(random, std::min(9, 8 * width)));
+  set.rule.shift = static_cast<std::uint8_t>(Below(random, static_cast<std::uint64_t>(8 * width - set.rule.bits)));
+  set.rule.lowest = static_cast<std::uint8_t>(Below(random, 2) == 0 ? 0 : Below(random, 256));
+  set.rule.order = Below(random, 2) == 0 ? Order::kInteger : Order::kSignMagnitude;
+  // From changes everywhere to hardly any, in one set or over the classes.
+  const std::uint64_t center = Below(random, kMaxRateCode + 1);
+  for (auto& code : set.rate_codes) {
+    code = static_cast<std::uint8_t>(Below(random, 2) == 0 ? center : Below(random, kMaxRateCode + 1));
+  }
+  if (uniform) set.rate_codes.fill(static_cast<std::uint8_t>(center));
+  for (SymbolWeights& weights : set.symbols) {
+    weights.tail = true;
+    weights.codes.assign(1 + Below(random, 6), 100);
+  }
+  return set;
+}
+
+TEST_P(KernelsTest, SumTheSameRates) {
+  Random random(2);
+  for (int i = 0; i < 600; ++i) {
+    const int width = kWidths[i % 4];
+    const ExpandedTables tables(SetFor(random, width, false), static_cast<int>(Below(random, 255)) - 127);
+    const auto count = static_cast<std::uint32_t>(i < 200 ? i / 2 : Below(random, 20'000));
+    const std::size_t offset = Below(random, 16);
+    const std::size_t bytes = count * static_cast<std::size_t>(width);
+    const auto memory = std::make_unique<std::uint8_t[]>(offset + bytes);
+    for (std::size_t b = 0; b < offset + bytes; ++b) memory[b] = static_cast<std::uint8_t>(random());
+    std::vector<std::uint32_t> truth(TimesRoom(count));
+    std::vector<std::uint32_t> times(TimesRoom(count));
+    const std::uint8_t* units = memory.get() + offset;
+    const std::uint64_t sum = ScalarKernels()->sum_rates(units, count, width, tables, truth.data());
+    ASSERT_EQ(GetParam()->sum_rates(units, count, width, tables, times.data()), sum);
+    const std::size_t used = (count + kTimeBlock - 1) / kTimeBlock + 1;
+    truth.resize(used);
+    times.resize(used);
+    ASSERT_EQ(times, truth) << count << " units of " << width;
+  }
+}
+
+TEST_P(KernelsTest, GiveTheSameDigest) {
+  Random random(3);
+  const DigestKeys& keys = FixedDigestKeys();
+  const auto reduced = [](DigestSums sums) {
+    for (auto& lane : sums.lane) {
+      EXPECT_LT(lane, (std::uint64_t{1} << 61) + 8);
+      lane %= kDigestPrime;
+    }
+    return sums.lane;
+  };
+  for (int i = 0; i < 2000; ++i) {
+    const auto first = static_cast<std::uint32_t>(Below(random, 2) == 0 ? 0 : Below(random, kDigestBlockWords));
+    const auto count = static_cast<std::uint32_t>(Below(random, kDigestBlockWords - first + 1));
+    const std::size_t offset = Below(random, 8);
+    const auto memory = std::make_unique<std::uint8_t[]>(offset + 4 * std::size_t{count});
+    // Every third all ones: the largest sums there can be.
+    for (std::size_t b = 0; b < offset + 4 * std::size_t{count}; ++b) {
+      memory[b] = i % 3 == 0 ? 0xff : static_cast<std::uint8_t>(random());
+    }
+    ASSERT_EQ(reduced(GetParam()->digest_words(memory.get() + offset, first, count, keys)),
+              reduced(ScalarKernels()->digest_words(memory.get() + offset, first, count, keys)))
+        << first << " + " << count;
+  }
+}
+
+// The tiles of one entry with random tables, their streams and what they decode to.
+struct Tiles {
+  int width;
+  ExpandedTables tables;
+  std::vector<std::uint32_t> counts;
+  std::vector<Bytes> base;
+  std::vector<Bytes> fresh;
+  std::vector<std::vector<std::uint32_t>> changed;
+  std::vector<Bytes> streams;
+
+  Tiles(Random& random, int unit_bytes, bool uniform)
+      : width(unit_bytes), tables(SetFor(random, unit_bytes, uniform), 0) {
+    const std::size_t tiles = 1 + Below(random, 3 * kLanes);
+    const std::uint64_t largest = 1 + Below(random, Below(random, 4) == 0 ? 3000 : 300);
+    for (std::size_t t = 0; t < tiles; ++t) {
+      counts.push_back(static_cast<std::uint32_t>(1 + Below(random, largest)));
+      base.push_back(RandomBytes(random, counts[t] * static_cast<std::size_t>(width)));
+      fresh.push_back(base[t]);
+      const std::uint64_t one_in =
+          Below(random, 8) == 0 ? ~std::uint64_t{0} : 1 + Below(random, 1 + Below(random, 200));
+      for (std::size_t u = 0; u < counts[t]; ++u) {
+        if (one_in == ~std::uint64_t{0} || Below(random, one_in) != 0) continue;
+        const std::size_t at = u * static_cast<std::size_t>(width);
+        if (Below(random, 2) == 0) {
+          fresh[t][at] ^= 1;
+        } else {
+          for (int b = 0; b < width; ++b)
+            fresh[t][at + static_cast<std::size_t>(b)] = static_cast<std::uint8_t>(random());
+        }
+      }
+    }
+    TileEncoder encoder(*ScalarKernels());
+    changed.resize(tiles);
+    for (std::size_t begin = 0; begin < tiles; begin += kLanes) {
+      const std::size_t lanes = std::min(kLanes, tiles - begin);
+      std::vector<TileInput> inputs;
+      for (std::size_t k = 0; k < lanes; ++k) {
+        inputs.push_back({base[begin + k].data(), fresh[begin + k].data(), counts[begin + k]});
+        encoder.FindChanged(inputs[k], width, changed[begin + k]);
+      }
+      encoder.EncodeSparse(inputs, width, tables, std::span(changed).subspan(begin, lanes));
+      for (std::size_t k = 0; k < lanes; ++k) {
+        const auto stream = encoder.stream(k);
+        streams.emplace_back(stream.begin(), stream.end());
+      }
+    }
+  }
+
+  struct Decoded {
+    bool intact;
+    std::vector<std::uint32_t> positions;
+    Bytes new_units;
+    friend bool operator==(const Decoded&, const Decoded&) = default;
+  };
+
+  [[nodiscard]] std::vector<Decoded> Decode(const Kernels& kernels) const {
+    std::vector<std::vector<std::uint32_t>> positions(counts.size());
+    std::vector<Bytes> units(counts.size());
+    std::vector<SparseTile> tiles(counts.size());
+    for (std::size_t t = 0; t < counts.size(); ++t) {
+      positions[t].resize(counts[t]);
+      units[t].resize(base[t].size());
+      tiles[t].base = base[t].data();
+      tiles[t].unit_count = counts[t];
+      tiles[t].stream = streams[t];
+      tiles[t].max_changed = counts[t];
+      tiles[t].positions = positions[t].data();
+      tiles[t].new_units = units[t].data();
+    }
+    const std::size_t stride = TimesRoom(*std::max_element(counts.begin(), counts.end()));
+    std::vector<std::uint32_t> times(kLanes * stride);
+    kernels.decode_sparse(tiles, width, tables, times.data(), stride);
+    std::vector<Decoded> decoded;
+    for (std::size_t t = 0; t < counts.size(); ++t) {
+      if (!tiles[t].intact) {
+        decoded.push_back({false, {}, {}});
+        continue;
+      }
+      positions[t].resize(tiles[t].changed);
+      units[t].resize(tiles[t].changed * static_cast<std::size_t>(width));
+      decoded.push_back({true, std::move(positions[t]), std::move(units[t])});
+    }
+    return decoded;
+  }
+};
+
+TEST_P(KernelsTest, DecodeWhatTheEncoderWrote) {
+  Random random(4);
+  for (int i = 0; i < 200; ++i) {
+    const Tiles tiles(random, kWidths[i % 4], i % 3 == 0);
+    const auto decoded = tiles.Decode(*GetParam());
+    for (std::size_t t = 0; t < decoded.size(); ++t) {
+      ASSERT_TRUE(decoded[t].intact) << t;
+      ASSERT_EQ(decoded[t].positions, tiles.changed[t]) << t;
+      Bytes written = tiles.base[t];
+      const auto width = static_cast<std::size_t>(tiles.width);
+      for (std::size_t k = 0; k < decoded[t].positions.size(); ++k) {
+        std::memcpy(written.data() + decoded[t].positions[k] * width, decoded[t].new_units.data() + k * width, width);
+      }
+      ASSERT_EQ(written, tiles.fresh[t]) << t;
+    }
+  }
+}
+
+TEST_P(KernelsTest, DecodeDamagedStreamsAlike) {
+  // Refused or not, the result must not depend on the instruction set, and a damaged tile must not disturb the others.
+  Random random(5);
+  for (int i = 0; i < 300; ++i) {
+    Tiles tiles(random, kWidths[i % 4], i % 3 == 0);
+    const auto intact = tiles.Decode(*GetParam());
+    std::vector<bool> damaged(tiles.streams.size(), false);
+    for (std::size_t t = 0; t < tiles.streams.size(); ++t) {
+      Bytes& stream = tiles.streams[t];
+      if (stream.empty() || Below(random, 2) == 0) continue;
+      damaged[t] = true;
+      switch (Below(random, 4)) {
+        case 0:
+          stream.resize(Below(random, stream.size()));
+          break;
+        case 1:
+          stream = RandomBytes(random, 1 + Below(random, 40));
+          break;
+        default:
+          stream[Below(random, stream.size())] ^= static_cast<std::uint8_t>(1u << Below(random, 8));
+      }
+    }
+    const auto truth = tiles.Decode(*ScalarKernels());
+    const auto decoded = tiles.Decode(*GetParam());
+    ASSERT_TRUE(decoded == truth) << i;
+    for (std::size_t t = 0; t < damaged.size(); ++t) {
+      ASSERT_TRUE(damaged[t] || decoded[t] == intact[t]);
+    }
+  }
+}
+
+TEST(Kernels, AreChosenByName) {
+  for (const Kernels* kernels : AllKernels()) EXPECT_EQ(KernelsNamed(kernels->name).value(), kernels);
+  EXPECT_EQ(AllKernels().back(), ScalarKernels());
+  const auto none = KernelsNamed("pentium");
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.error().message(), ::testing::HasSubstr("scalar"));
+}
+
+TEST(Kernels, AreChosenByTheEnvironment) {
+  const char* set = std::getenv("WEIGHTWIRE_ISA");
+  const std::string before = set == nullptr ? "" : set;
+  ::setenv("WEIGHTWIRE_ISA", "scalar", 1);
+  EXPECT_EQ(ChooseKernels().value(), ScalarKernels());
+  ::setenv("WEIGHTWIRE_ISA", "abacus", 1);
+  EXPECT_FALSE(ChooseKernels().ok());
+  ::setenv("WEIGHTWIRE_ISA", "", 1);
+  EXPECT_EQ(ChooseKernels().value(), AllKernels().front());
+  if (set != nullptr) ::setenv("WEIGHTWIRE_ISA", before.c_str(), 1);
+}
+
+}  // namespace
+}  // namespace weightwire
