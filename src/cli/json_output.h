@@ -1,0 +1,18 @@
+// JSON on standard output, for programs.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace weightwire {
+
+// Keys keep the order in which they are set: the important ones first.
+using JsonOutput = nlohmann::ordered_json;
+
+// Bytes of a path that are no UTF-8 are replaced, as JSON cannot hold them.
+inline void PrintJson(const JsonOutput& json) {
+  fmt::print("{}\n", json.dump(2, ' ', false, JsonOutput::error_handler_t::replace));
+}
+
+}  // namespace weightwire

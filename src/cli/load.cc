@@ -1,0 +1,75 @@
+#include "cli/load.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "cli/in_place.h"
+#include "cli/progress.h"
+#include "codec/state.h"
+
+namespace weightwire {
+
+Result<Machine> Machine::Make(std::size_t threads) {
+  WW_TRY(const Kernels* kernels, ChooseKernels());
+  if (threads == 0) threads = std::max<std::size_t>(1, std::thread::hardware_concurrency());
+  return Machine{kernels, std::make_unique<ThreadPool>(threads)};
+}
+
+Result<Checkpoint> OpenCheckpoint(const std::filesystem::path& path) {
+  WW_TRY(const auto pending, PendingUpdate(path));
+  if (pending.has_value()) {
+    return Error(ErrorCode::kMismatch,
+                 fmt::format("{} is in the middle of an update; run 'weightwire apply --in-place {}' to finish it",
+                             path.string(), pending->string()));
+  }
+  return Checkpoint::Open(path);
+}
+
+std::vector<std::span<const std::uint8_t>> TensorBytes(const Checkpoint& checkpoint) {
+  std::vector<std::span<const std::uint8_t>> bytes;
+  bytes.reserve(checkpoint.layout().size());
+  for (std::size_t i = 0; i < checkpoint.layout().size(); ++i) bytes.push_back(checkpoint.bytes(i));
+  return bytes;
+}
+
+std::vector<Digest> DigestInFull(const Checkpoint& checkpoint, const std::string& what, const Machine& machine) {
+  // In groups of tensors, for the sake of progress; large enough that the threads seldom wait for each other.
+  constexpr std::uint64_t kGroupBytes = std::uint64_t{1} << 28;
+  const std::vector<std::span<const std::uint8_t>> tensors = TensorBytes(checkpoint);
+  Progress progress(what, checkpoint.layout().total_bytes());
+  std::vector<Digest> digests;
+  digests.reserve(tensors.size());
+  for (std::size_t begin = 0; begin < tensors.size();) {
+    std::size_t end = begin;
+    std::uint64_t group_bytes = 0;
+    while (end < tensors.size() && (end == begin || group_bytes + tensors[end].size() <= kGroupBytes)) {
+      group_bytes += tensors[end++].size();
+    }
+    const auto group = DigestTensors(std::span(tensors).subspan(begin, end - begin), *machine.kernels, *machine.pool);
+    digests.insert(digests.end(), group.begin(), group.end());
+    progress.Add(group_bytes);
+    begin = end;
+  }
+  return digests;
+}
+
+Result<LoadedDelta> LoadDelta(const std::filesystem::path& path) {
+  WW_TRY(MappedFile map, MappedFile::Open(path));
+  auto file = DeltaFile::Parse(map.bytes());
+  if (!file.ok()) return file.error().In(path.string());
+  return LoadedDelta{std::move(map), std::move(file).value()};
+}
+
+Status CheckNameIsFree(const std::filesystem::path& output) {
+  // "out/" and "out" mean the same.
+  const std::filesystem::path name = output.has_filename() || !output.has_parent_path() ? output : output.parent_path();
+  std::error_code ignored;
+  if (std::filesystem::symlink_status(name, ignored).type() == std::filesystem::file_type::not_found) return Ok();
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("{} already exists; remove it or choose another name", output.string()));
+}
+
+}  // namespace weightwire

@@ -1,0 +1,53 @@
+#include "cli/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace weightwire {
+namespace {
+
+constexpr auto kFirstShown = std::chrono::milliseconds(700);
+constexpr auto kBetween = std::chrono::milliseconds(200);
+constexpr const char* kErase = "\r\x1b[K";
+
+}  // namespace
+
+Progress::Progress(std::string what, std::uint64_t total) : what_(std::move(what)), total_(total) {
+  if (::isatty(STDERR_FILENO) == 1) painter_ = std::thread([this] { Show(); });
+}
+
+Progress::~Progress() {
+  if (!painter_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  end_.notify_one();
+  painter_.join();
+}
+
+std::string Progress::Line(const std::string& what, std::uint64_t done, std::uint64_t total,
+                           std::chrono::seconds passed) {
+  if (total == 0) return fmt::format("{} … {} s", what, passed.count());
+  const double share = 100.0 * static_cast<double>(std::min(done, total)) / static_cast<double>(total);
+  return fmt::format("{} … {:.0f} %", what, share);
+}
+
+void Progress::Show() {
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  if (end_.wait_for(lock, kFirstShown, [this] { return ended_; })) return;
+  do {
+    const auto passed = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start);
+    fmt::print(stderr, "{}{}", kErase, Line(what_, done_.load(std::memory_order_relaxed), total_, passed));
+    std::fflush(stderr);
+  } while (!end_.wait_for(lock, kBetween, [this] { return ended_; }));
+  fmt::print(stderr, "{}", kErase);
+  std::fflush(stderr);
+}
+
+}  // namespace weightwire
