@@ -69,7 +69,11 @@ class DeltaEncoder {
   }
 
  private:
+  // All that can be wrong with it, before a base copy is touched.
   Status CheckRequest() {
+    if (request_.digests_before.has_value() && request_.digests_before->size() != request_.layout_before->size()) {
+      return BadRequest("there must be a digest for every tensor");
+    }
     std::size_t previous = 0;
     std::uint64_t units = 0;
     for (std::size_t i = 0; i < request_.entries.size(); ++i) {
@@ -82,7 +86,9 @@ class DeltaEncoder {
       work.source = &entry;
       work.position = i;
       if (entry.box.has_value()) {
-        WW_TRY(work.map, BoxMap::Of(spec, *entry.box));
+        Result<BoxMap> map = BoxMap::Of(spec, *entry.box);
+        if (!map.ok()) return BadRequest(map.error().message());
+        work.map = std::move(map).value();
       } else {
         work.map = BoxMap(spec);
       }
@@ -300,7 +306,7 @@ class DeltaEncoder {
     for (IndexEntry& entry : parts.index.entries) {
       if (entry.mode != EntryMode::kWhole) entry.table_set = new_number[entry.table_set];
     }
-    WW_RETURN_IF_ERROR(DescribeStates(parts.index, delta));
+    DescribeStates(parts.index, delta);
     for (Worker& worker : workers_) {
       std::move(worker.replaced.begin(), worker.replaced.end(), std::back_inserter(delta.replaced));
     }
@@ -309,14 +315,13 @@ class DeltaEncoder {
   }
 
   // Layouts and, for a whole delta, state digests.
-  Status DescribeStates(DeltaIndex& index, EncodedDelta& delta) const {
+  void DescribeStates(DeltaIndex& index, EncodedDelta& delta) const {
     const Layout& before = *request_.layout_before;
     const Layout& after = *request_.layout_after;
     index.layout_hash = before.hash();
     index.aliases = before.aliases();
     if (!(before == after)) index.layout_change = CompareLayouts(before, after);
-    if (!request_.digests_before.has_value()) return Ok();
-    if (request_.digests_before->size() != before.size()) return BadRequest("there must be a digest for every tensor");
+    if (!request_.digests_before.has_value()) return;
     delta.digests_after.resize(after.size());
     std::vector<bool> has_old(after.size(), false);
     for (std::size_t i = 0; i < after.size(); ++i) {
@@ -330,7 +335,6 @@ class DeltaEncoder {
       delta.digests_after[work.source->tensor] += report.after - work.source->before;
     }
     index.state = {StateDigest(before, *request_.digests_before), StateDigest(after, delta.digests_after)};
-    return Ok();
   }
 
   // Pieces in which whole entries are digested.
