@@ -26,9 +26,10 @@ struct Staged {
   std::vector<std::shared_ptr<const StagedChange>> changes;
 };
 
-Error AlreadyApplied(const std::filesystem::path& base, const std::filesystem::path& delta) {
+Error AlreadyApplied(const ApplyOptions& options, const std::filesystem::path& delta, bool is_first) {
   return {ErrorCode::kMismatch,
-          fmt::format("{} already is at the state after {}, and nothing was changed", base.string(), delta.string())};
+          fmt::format("cannot apply {}: {}{} already is at the state after it; nothing was changed", delta.string(),
+                      options.base.string(), is_first ? "" : ", with the deltas before it,")};
 }
 
 Result<Checkpoint> ViewForDelta(const Checkpoint& checkpoint, const LoadedDelta& delta, const ApplyOptions& options) {
@@ -59,7 +60,7 @@ Result<Staged> StageAll(const std::vector<LoadedDelta>& deltas, const ApplyOptio
     const auto& states = delta.file.index().state;
     const Sha256Digest state = StateDigest(staged.after.layout(), staged.after.digests());
     if (states.has_value() && state == states->after && state != states->before) {
-      return AlreadyApplied(options.base, delta.map.path());
+      return AlreadyApplied(options, delta.map.path(), staged.changes.empty());
     }
     const Progress progress("decoding " + delta.map.path().string());
     auto change = StageDelta(delta.file, staged.after, *machine.kernels, *machine.pool);

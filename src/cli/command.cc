@@ -237,7 +237,7 @@ int ParseAndRun(int argc, const char* const* argv) {
   for (const Command& command : commands) {
     if (command.app->parsed()) return Finish(command.run());
   }
-  fmt::print("{}", bench.parsed() ? bench.help() : app.help());
+  fmt::print("{}", app.help());  // of 'bench', if that was named
   return Finish(Ok());
 }
 

@@ -228,7 +228,7 @@ class PendingInPlace : public ::testing::Test {
 
 TEST_F(PendingInPlace, ADamagedJournalIsRefused) {
   const std::string& journal = cut_off_.at(kJournal);
-  for (std::size_t at = 0; at < journal.size(); at += 10'007) {
+  for (std::size_t at = 0; at < journal.size(); at += 300'007) {
     std::string damaged = journal;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
     WriteAll(fixture_.Weights() / kJournal, damaged);
