@@ -53,6 +53,7 @@ struct Worker {
   std::vector<std::uint32_t> times;
   std::vector<std::uint32_t> positions;
   std::vector<std::uint8_t> new_units;
+  std::vector<std::uint8_t> old_units;
 };
 
 class Stager {
@@ -271,6 +272,7 @@ class Stager {
     worker.times.resize(kLanes * TimesRoom(tile_units));
     worker.positions.resize(std::max(worker.positions.size(), count * std::size_t{tile_units}));
     worker.new_units.resize(std::max(worker.new_units.size(), count * std::size_t{tile_units} * sizeof(Unit)));
+    worker.old_units.resize(worker.new_units.size());
     std::array<SparseTile, kTilesPerJob> tiles;
     for (std::size_t k = 0; k < count; ++k) {
       SparseTile& tile = tiles[k];
@@ -281,6 +283,7 @@ class Stager {
       tile.max_changed = static_cast<std::uint32_t>(std::min<std::uint64_t>(tile.unit_count, entry.index->changed));
       tile.positions = worker.positions.data() + at;
       tile.new_units = worker.new_units.data() + at * sizeof(Unit);
+      tile.old_units = worker.old_units.data() + at * sizeof(Unit);
     }
     const std::span<SparseTile> used = std::span(tiles).first(count);
     kernels_.decode_sparse(used, sizeof(Unit), *entry.tables, worker.times.data(), TimesRoom(tile_units));
@@ -293,8 +296,8 @@ class Stager {
     for (std::size_t k = 0; k < count; ++k) {
       const SparseTile& tile = used[k];
       for (std::uint32_t c = 0; c < tile.changed; ++c) {
-        const std::uint32_t at = tile.positions[c];
-        writer.Add((k << log2) + at, LoadUnit<Unit>(tile.base, at), LoadUnit<Unit>(tile.new_units, c));
+        writer.Add((k << log2) + tile.positions[c], LoadUnit<Unit>(tile.old_units, c),
+                   LoadUnit<Unit>(tile.new_units, c));
       }
     }
     writer.Finish();

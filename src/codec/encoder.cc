@@ -44,7 +44,6 @@ struct Work {
 struct Worker {
   explicit Worker(const Kernels& kernels) : encoder(kernels) {}
   TileEncoder encoder;
-  std::array<std::vector<std::uint32_t>, kLanes> changed;
   std::vector<std::uint8_t> streams;
   std::vector<ReplacedUnits> replaced;
 };
@@ -186,14 +185,14 @@ class DeltaEncoder {
       tiles[k].old_units = work.source->has_old ? work.source->old_bytes.data() + offset : nullptr;
       tiles[k].count =
           static_cast<std::uint32_t>(std::min<std::uint64_t>(work.TileUnits(), work.map->unit_count() - begin));
-      worker.changed[k].clear();
-      if (work.source->has_old) worker.encoder.FindChanged(tiles[k], unit_bytes, worker.changed[k]);
     }
     const std::span<const TileInput> inputs = std::span(tiles).first(count);
     if (work.coding->mode == EntryMode::kSparse) {
-      worker.encoder.EncodeSparse(inputs, unit_bytes, *tables, std::span(worker.changed).first(count));
+      worker.encoder.EncodeSparse(inputs, unit_bytes, *tables);
     } else if (work.coding->mode == EntryMode::kDense) {
       worker.encoder.EncodeDense(inputs, unit_bytes, *tables);
+    } else if (work.source->has_old) {
+      worker.encoder.Compare(inputs, unit_bytes);
     }
     for (std::size_t k = 0; k < count; ++k) {
       const std::size_t tile = first_tile + k;
@@ -202,14 +201,14 @@ class DeltaEncoder {
         work.streams[tile] = {worker_index, worker.streams.size(), static_cast<std::uint32_t>(stream.size())};
         worker.streams.insert(worker.streams.end(), stream.begin(), stream.end());
       }
-      WithUnit(unit_bytes, [&]<typename Unit>() { AccountFor<Unit>(work, tile, tiles[k], worker, worker.changed[k]); });
+      WithUnit(unit_bytes,
+               [&]<typename Unit>() { AccountFor<Unit>(work, tile, tiles[k], worker, worker.encoder.changes(k)); });
     }
   }
 
   // Digest, counts, the base copy and the old bits of one tile.
   template <typename Unit>
-  void AccountFor(Work& work, std::size_t tile, const TileInput& input, Worker& worker,
-                  std::span<const std::uint32_t> changed) {
+  void AccountFor(Work& work, std::size_t tile, const TileInput& input, Worker& worker, const TileChanges& changes) {
     const std::uint64_t begin = std::uint64_t{tile} << work.coding->tile_log2;
     if (!work.source->has_old) {
       work.changed[tile] = input.count;
@@ -221,6 +220,7 @@ class DeltaEncoder {
       work.digest_change[tile] = digest;
       return;
     }
+    const std::span<const std::uint32_t> changed = changes.positions;
     work.changed[tile] = static_cast<std::uint32_t>(changed.size());
     if (changed.empty()) return;
     const Order order = work.coding->mode == EntryMode::kWhole ? CandidateRules(SpecOf(work).dtype)[0].order
@@ -229,7 +229,7 @@ class DeltaEncoder {
     ReplacedUnits replaced;
     if (keep) {
       replaced = {work.position, begin, {changed.begin(), changed.end()}, {}};
-      replaced.old_units.resize(changed.size() * sizeof(Unit));
+      replaced.old_units.assign(changes.old_units, changes.old_units + changed.size() * sizeof(Unit));
     }
     DigestOfChanges digest;
     std::uint32_t single_steps = 0;
@@ -238,11 +238,10 @@ class DeltaEncoder {
       const std::uint64_t end = at - begin + size;
       const std::uint64_t shift = tensor_unit - (at - begin);  // modulo 2^64
       for (; k < changed.size() && changed[k] < end; ++k) {
-        const Unit old_unit = LoadUnit<Unit>(input.old_units, changed[k]);
-        const Unit new_unit = LoadUnit<Unit>(input.new_units, changed[k]);
+        const Unit old_unit = LoadUnit<Unit>(changes.old_units, k);
+        const Unit new_unit = LoadUnit<Unit>(changes.new_units, k);
         digest.Change<Unit>(changed[k] + shift, old_unit, new_unit);
         single_steps += StepBetween<Unit>(old_unit, new_unit, order).magnitude == 1;
-        if (keep) StoreUnit<Unit>(replaced.old_units.data(), k, old_unit);
       }
     });
     work.digest_change[tile] = digest.Finish();
@@ -250,7 +249,9 @@ class DeltaEncoder {
     if (keep) worker.replaced.push_back(std::move(replaced));
     if (work.source->update != nullptr) {
       std::uint8_t* base = work.source->update + begin * sizeof(Unit);
-      for (const std::uint32_t at : changed) StoreUnit<Unit>(base, at, LoadUnit<Unit>(input.new_units, at));
+      for (std::size_t c = 0; c < changed.size(); ++c) {
+        StoreUnit<Unit>(base, changed[c], LoadUnit<Unit>(changes.new_units, c));
+      }
     }
   }
 

@@ -44,10 +44,18 @@ struct SparseTile {
   std::span<const std::uint8_t> stream;  // the tile's bytes
   std::uint32_t max_changed = 0;
   std::uint32_t* positions = nullptr;  // room for max_changed; the changed units, ascending
-  std::uint8_t* new_units = nullptr;   // room for max_changed units
+  std::uint8_t* new_units = nullptr;   // room for max_changed units, each
+  std::uint8_t* old_units = nullptr;
   // Results.
   std::uint32_t changed = 0;
   bool intact = false;  // false: the stream is damaged, and the other results mean nothing
+};
+
+// A change on the line of the waiting (locate_changes).
+struct LocatedChange {
+  std::uint32_t wait;
+  std::uint32_t waiting_begin;
+  std::uint32_t waiting_end;
 };
 
 struct Kernels {
@@ -63,6 +71,12 @@ struct Kernels {
   std::uint64_t (*sum_rates)(const std::uint8_t* units, std::uint32_t count, int unit_bytes,
                              const ExpandedTables& tables, std::uint32_t* times);
 
+  // Where changed units lie in the waiting, for the encoder: each one's wait since the end of the changed unit before
+  // (modulo 2^32, as `times` are), and the waiting at both ends of it, as if no wait were longer than the horizon.
+  // REQUIRES: `times` is what sum_rates gave for the same units.
+  void (*locate_changes)(const std::uint8_t* units, std::uint32_t count, int unit_bytes, const ExpandedTables& tables,
+                         const std::uint32_t* times, std::span<const std::uint32_t> positions, LocatedChange* located);
+
   // Sums of key * word over words first_word .. first_word + word_count - 1 of one block.
   DigestSums (*digest_words)(const std::uint8_t* data, std::uint32_t first_word, std::uint32_t word_count,
                              const DigestKeys& keys);
@@ -74,7 +88,7 @@ struct Kernels {
 };
 
 // How many tiles are coded side by side, which hides the latency of the long chain of steps of each.
-inline constexpr std::size_t kLanes = 16;
+inline constexpr std::size_t kLanes = 32;
 
 // The best for this machine, or the one named by the environment variable WEIGHTWIRE_ISA; an unknown or unsupported
 // name is an error that lists the possible ones.

@@ -272,20 +272,20 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
 
 // --- decode_sparse ---
 
-// The first k >= from with times[k] - zero > time, modulo 2^32; one is known to exist. Whole vectors may reach past the
-// last time; the room after it is the caller's (TimesRoom).
-HWY_INLINE std::uint32_t FirstAbove(const std::uint32_t* times, std::uint32_t from, std::uint32_t zero,
-                                    std::uint32_t time) {
+// The first k >= from whose time is after `target`, modulo 2^32; one is known to exist within reach. Whole vectors may
+// reach past the last time; the room after it is the caller's (TimesRoom).
+HWY_INLINE std::uint32_t FirstAfter(const std::uint32_t* times, std::uint32_t from, std::uint32_t target) {
+  const hn::ScalableTag<std::int32_t> ints;
   constexpr auto kCount = static_cast<std::uint32_t>(hn::MaxLanes(hn::ScalableTag<std::uint32_t>()));
-  constexpr std::uint32_t kAtOnce = kCount < 16 ? 16 : kCount;
-  const auto zeros = hn::Set(kWords, zero);
-  const auto wanted = hn::Set(kWords, time);
+  constexpr std::uint32_t kAtOnce = 32;  // seldom not enough, and a second round is a misprediction
+  const auto targets = hn::Set(kWords, target);
   for (;; from += kAtOnce) {
-    std::uint64_t above = 0;
+    std::uint64_t after = 0;
     for (std::uint32_t k = 0; k < kAtOnce; k += kCount) {
-      above |= MaskBits(kWords, hn::Gt(hn::Sub(hn::LoadU(kWords, times + from + k), zeros), wanted)) << k;
+      const auto later = hn::BitCast(ints, hn::Sub(hn::LoadU(kWords, times + from + k), targets));
+      after |= MaskBits(ints, hn::Gt(later, hn::Zero(ints))) << k;
     }
-    if (above != 0) return from + LowestBit(above);
+    if (after != 0) return from + LowestBit(after);
   }
 }
 
@@ -302,49 +302,171 @@ HWY_INLINE std::uint32_t CountBelow(const std::uint32_t* lasts, std::uint32_t po
   }
 }
 
-// ends[0] = begin and ends[k + 1] = ends[k] + the rate of unit k, for the eight units of a block; returns how many of
-// the first seven end at or before `time`. REQUIRES: room for 16 ends.
+constexpr std::size_t kWordLanes = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
+static_assert(kLanes % kWordLanes == 0 && kWordLanes >= 4);
+
+const hn::Full128<std::uint16_t> kRow;
+using Row = hn::Vec<hn::Full128<std::uint16_t>>;
+
+// Eight consecutive units, a time block, narrowed to 16 bits each such that ColumnShift and the field's mask still find
+// the class field. What lies past the end of the tile is 0.
 template <typename Unit>
-HWY_INLINE std::uint32_t PassedInBlock(const std::uint8_t* units, const ExpandedTables& tables, std::int32_t begin,
-                                       std::int32_t time, std::int32_t* ends) {
-#if HWY_MAX_BYTES >= 32
-  if constexpr (sizeof(Unit) == 2) {
-    const hn::CappedTag<std::uint16_t, 8> shorts;
-    const hn::CappedTag<std::uint32_t, 8> words;
-    const hn::CappedTag<std::int32_t, 8> ints;
-    auto classes = hn::BitCast(shorts, hn::LoadU(hn::CappedTag<std::uint8_t, 16>(), units));
-    classes = hn::And(hn::ShiftRightSame(classes, tables.rule.shift),
-                      hn::Set(shorts, std::uint16_t{tables.rule.FieldMask()}));
-    classes = hn::SaturatedSub(classes, hn::Set(shorts, std::uint16_t{tables.rule.lowest}));
-    classes = hn::Min(classes, hn::Set(shorts, std::uint16_t{kClassCount - 1}));
-    const auto index = hn::PromoteTo(words, classes);
-    const auto within = hn::IndicesFromVec(words, hn::And(index, hn::Set(words, 7)));
-    const auto low = hn::TableLookupLanes(hn::LoadU(words, tables.rates.data()), within);
-    const auto high = hn::TableLookupLanes(hn::LoadU(words, tables.rates.data() + 8), within);
-    auto sums = hn::IfThenElse(hn::Gt(index, hn::Set(words, 7)), high, low);
-    sums = hn::Add(sums, hn::ShiftLeftLanes<1>(words, sums));
-    sums = hn::Add(sums, hn::ShiftLeftLanes<2>(words, sums));
-    sums = hn::Add(sums, hn::ConcatLowerLower(words, hn::Broadcast<3>(sums), hn::Zero(words)));
-    const auto all_ends = hn::Add(hn::BitCast(ints, sums), hn::Set(ints, begin));
-    ends[0] = begin;
-    hn::StoreU(all_ends, ints, ends + 1);
-    const std::uint64_t later = MaskBits(ints, hn::Gt(all_ends, hn::Set(ints, time)));
-    return LowestBit(later | 0x80);
+HWY_INLINE Row LoadBlock(const std::uint8_t* tile, std::uint32_t unit_count, std::uint32_t block,
+                         const ClassRule& rule) {
+  const std::uint32_t first = block * kTimeBlock;
+  const std::uint8_t* units = tile + std::size_t{first} * sizeof(Unit);
+  std::uint8_t padded[kTimeBlock * sizeof(Unit)];
+  if (first + kTimeBlock > unit_count) [[unlikely]] {
+    std::memset(padded, 0, sizeof(padded));
+    std::memcpy(padded, units, (unit_count - first) * sizeof(Unit));
+    units = padded;
   }
+  if constexpr (sizeof(Unit) == 1) {
+    return hn::PromoteTo(kRow, hn::LoadU(hn::Full64<std::uint8_t>(), units));
+  } else if constexpr (sizeof(Unit) == 2) {
+    return hn::BitCast(kRow, hn::LoadU(hn::Full128<std::uint8_t>(), units));
+  } else {
+    alignas(16) std::uint16_t fields[kTimeBlock];
+    for (std::uint32_t k = 0; k < kTimeBlock; ++k) {
+      fields[k] = static_cast<std::uint16_t>((LoadUnit<Unit>(units, k) >> rule.shift) & 0xff);
+    }
+    return hn::Load(kRow, fields);
+  }
+}
+
+template <typename Unit>
+HWY_INLINE int ColumnShift(const ClassRule& rule) {
+  return sizeof(Unit) <= 2 ? rule.shift : 0;
+}
+
+// The rates of the units of kWordLanes blocks, transposed: column k has unit k of every block, a block in each lane.
+struct RateColumns {
+  Words column[kTimeBlock];
+};
+
+HWY_INLINE Words LookUpRates(const ExpandedTables& tables, Words classes) {
+#if HWY_MAX_BYTES >= 64
+  return hn::TableLookupLanes(hn::LoadU(kWords, tables.rates.data()), hn::IndicesFromVec(kWords, classes));
+#elif HWY_MAX_BYTES >= 32
+  const auto within = hn::IndicesFromVec(kWords, hn::And(classes, hn::Set(kWords, 7)));
+  const auto low = hn::TableLookupLanes(hn::LoadU(kWords, tables.rates.data()), within);
+  const auto high = hn::TableLookupLanes(hn::LoadU(kWords, tables.rates.data() + 8), within);
+  return hn::IfThenElse(hn::Gt(classes, hn::Set(kWords, 7)), high, low);
+#else
+  HWY_ALIGN std::uint32_t lanes[kWordLanes];
+  hn::Store(classes, kWords, lanes);
+  for (std::uint32_t& lane : lanes) lane = tables.rates[lane];
+  return hn::Load(kWords, lanes);
 #endif
-  const std::uint32_t mask = tables.rule.FieldMask();
-  std::uint32_t passed = 0;
-  ends[0] = begin;
-  for (std::uint32_t k = 0; k < kTimeBlock; ++k) {
-    const auto field = static_cast<std::uint32_t>(LoadUnit<Unit>(units, k) >> tables.rule.shift) & mask;
-    ends[k + 1] = ends[k] + static_cast<std::int32_t>(tables.rate_of_field[field]);
-    passed += k + 1 < kTimeBlock && ends[k + 1] <= time;
-  }
-  return passed;
+}
+
+// load_block(lane) gives the block of a lane.
+template <typename LoadBlockOfLane>
+HWY_INLINE RateColumns TransposeRates(const LoadBlockOfLane& load_block, int shift, const ExpandedTables& tables) {
+  const hn::ScalableTag<std::uint16_t> shorts;
+  using Shorts = hn::Vec<hn::ScalableTag<std::uint16_t>>;
+  // Row r holds the blocks of lanes r, r + 4, r + 8, …, so that the four rows interleave to lanes in order.
+  const auto row = [&](std::size_t r) -> Shorts {
+#if HWY_MAX_BYTES >= 64
+    const hn::Full256<std::uint16_t> half;
+    return hn::Combine(shorts, hn::Combine(half, load_block(r + 12), load_block(r + 8)),
+                       hn::Combine(half, load_block(r + 4), load_block(r)));
+#elif HWY_MAX_BYTES >= 32
+    return hn::Combine(shorts, load_block(r + 4), load_block(r));
+#else
+    return load_block(r);
+#endif
+  };
+  const auto lowest = hn::Set(shorts, std::uint16_t{tables.rule.lowest});
+  const auto mask = hn::Set(shorts, std::uint16_t{tables.rule.FieldMask()});
+  const auto classes = [&](Shorts units) {
+    const auto fields = hn::And(hn::ShiftRightSame(units, shift), mask);
+    return hn::Min(hn::SaturatedSub(fields, lowest), hn::Set(shorts, std::uint16_t{kClassCount - 1}));
+  };
+  const Shorts row0 = classes(row(0));
+  const Shorts row1 = classes(row(1));
+  const Shorts row2 = classes(row(2));
+  const Shorts row3 = classes(row(3));
+  const auto pairs = [&](Shorts a, Shorts b, bool upper) {
+    return hn::BitCast(kWords, upper ? hn::InterleaveUpper(shorts, a, b) : hn::InterleaveLower(shorts, a, b));
+  };
+  RateColumns rates;
+  const auto columns = [&](std::size_t first, Words quad) {
+    // Eight classes, of two units of four lanes each: to 32 bits, and to rates.
+    const auto zero = hn::Zero(shorts);
+    const auto units = hn::BitCast(shorts, quad);
+    rates.column[first] = LookUpRates(tables, hn::BitCast(kWords, hn::InterleaveLower(shorts, units, zero)));
+    rates.column[first + 1] = LookUpRates(tables, hn::BitCast(kWords, hn::InterleaveUpper(shorts, units, zero)));
+  };
+  const Words low01 = pairs(row0, row1, false);
+  const Words low23 = pairs(row2, row3, false);
+  const Words high01 = pairs(row0, row1, true);
+  const Words high23 = pairs(row2, row3, true);
+  columns(0, hn::InterleaveLower(kWords, low01, low23));
+  columns(2, hn::InterleaveUpper(kWords, low01, low23));
+  columns(4, hn::InterleaveLower(kWords, high01, high23));
+  columns(6, hn::InterleaveUpper(kWords, high01, high23));
+  return rates;
 }
 
 #include "codec/sparse_decode-inl.h"
 #include "codec/sparse_lanes-inl.h"
+
+// --- locate_changes ---
+
+template <typename Unit>
+void LocateUnits(const std::uint8_t* units, std::uint32_t count, const ExpandedTables& tables,
+                 const std::uint32_t* times, std::span<const std::uint32_t> positions, LocatedChange* located) {
+  HWY_ALIGN std::uint32_t position[kWordLanes] = {};
+  HWY_ALIGN std::uint32_t begins[kWordLanes + 1];
+  HWY_ALIGN std::uint32_t ends[kWordLanes + 1];
+  HWY_ALIGN std::uint32_t waiting_begin[kWordLanes];
+  HWY_ALIGN std::uint32_t waiting_end[kWordLanes];
+  const auto horizon = hn::Set(kWords, kHorizon);
+  const int shift = ColumnShift<Unit>(tables.rule);
+  std::uint32_t zero = 0;
+  for (std::size_t first = 0; first < positions.size(); first += kWordLanes) {
+    // The last few are done with positions of before in the lanes that are left over.
+    const std::size_t size = std::min(kWordLanes, positions.size() - first);
+    for (std::size_t k = 0; k < size; ++k) position[k] = positions[first + k];
+    const auto at = hn::Load(kWords, position);
+    Words begin;
+    Words rate;
+    if (tables.uniform) {
+      rate = hn::Set(kWords, tables.rates[0]);
+      begin = hn::Mul(at, rate);
+    } else {
+      for (std::size_t k = 0; k < kWordLanes; ++k) begins[k] = times[position[k] / kTimeBlock];
+      const RateColumns rates = TransposeRates(
+          [&](std::size_t k) { return LoadBlock<Unit>(units, count, position[k] / kTimeBlock, tables.rule); }, shift,
+          tables);
+      const auto within = hn::And(at, hn::Set(kWords, kTimeBlock - 1));
+      begin = hn::Load(kWords, begins);
+      rate = rates.column[0];
+      for (std::uint32_t k = 1; k < kTimeBlock; ++k) {
+        const auto passed = hn::Gt(within, hn::Set(kWords, k - 1));
+        begin = hn::Add(begin, hn::IfThenElseZero(passed, rates.column[k - 1]));
+        rate = hn::IfThenElse(passed, rates.column[k], rate);
+      }
+    }
+    // Each wait begins at the end of the change before: shifted by a lane, through memory.
+    const auto end = hn::Add(begin, rate);
+    ends[0] = zero;
+    hn::StoreU(end, kWords, ends + 1);
+    zero = ends[size];
+    const auto wait = hn::Sub(begin, hn::LoadU(kWords, ends));
+    const auto near = hn::Min(wait, horizon);
+    hn::Store(wait, kWords, begins);
+    hn::Store(WaitingOf(near), kWords, waiting_begin);
+    hn::Store(WaitingOf(hn::Min(hn::Add(near, rate), horizon)), kWords, waiting_end);
+    for (std::size_t k = 0; k < size; ++k) located[first + k] = {begins[k], waiting_begin[k], waiting_end[k]};
+  }
+}
+
+void LocateChanges(const std::uint8_t* units, std::uint32_t count, int unit_bytes, const ExpandedTables& tables,
+                   const std::uint32_t* times, std::span<const std::uint32_t> positions, LocatedChange* located) {
+  WithUnit(unit_bytes, [&]<typename Unit>() { LocateUnits<Unit>(units, count, tables, times, positions, located); });
+}
 
 }  // namespace
 
@@ -362,7 +484,7 @@ const Kernels* GetKernels() {
 #else
   constexpr const char* kName = "baseline";
 #endif
-  static constexpr Kernels kKernels = {kName, FindChanged, SumRatesOfWidth, DigestWords, DecodeSparse};
+  static constexpr Kernels kKernels = {kName, FindChanged, SumRatesOfWidth, LocateChanges, DigestWords, DecodeSparse};
   return &kKernels;
 }
 

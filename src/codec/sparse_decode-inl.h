@@ -109,6 +109,7 @@ void DecodeTile(SparseTile& tile, const ExpandedTables& tables, std::uint32_t* t
     coder.Pop(slot.event);
     const std::uint64_t magnitude = slot.least_magnitude + PopRawBits(coder, static_cast<int>(slot.extra_bits));
     tile.positions[tile.changed] = found.index;
+    StoreUnit<Unit>(tile.old_units, tile.changed, old_unit);
     StoreUnit<Unit>(tile.new_units, tile.changed, Stepped<Unit>(old_unit, {down, magnitude}, tables.rule.order));
     ++tile.changed;
   }

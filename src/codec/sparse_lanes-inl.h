@@ -20,7 +20,8 @@ struct LaneState {
   HWY_ALIGN std::array<std::uint32_t, kLanes> max_changed;
   // Of the event that is being decoded.
   HWY_ALIGN std::array<std::uint32_t, kLanes> position;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> time;
+  HWY_ALIGN std::array<std::uint32_t, kLanes> time;  // the guess, from zero on or (once units are found) as it is
+  HWY_ALIGN std::array<std::uint32_t, kLanes> block;
   HWY_ALIGN std::array<std::uint32_t, kLanes> index;
   HWY_ALIGN std::array<std::uint32_t, kLanes> begin;
   HWY_ALIGN std::array<std::uint32_t, kLanes> end;
@@ -36,14 +37,13 @@ struct LaneState {
   std::array<std::uint64_t, kLanes> total_exact;
   std::array<const std::uint8_t*, kLanes> words;
   std::array<std::uint32_t*, kLanes> times;
+  std::array<std::uint32_t, kLanes> unit_count;
   std::array<const std::uint8_t*, kLanes> base;
   std::array<std::uint32_t*, kLanes> positions;
   std::array<std::uint8_t*, kLanes> new_units;
+  std::array<std::uint8_t*, kLanes> old_units;
   std::array<SparseTile*, kLanes> tile;
 };
-
-constexpr std::size_t kWordLanes = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
-static_assert(kLanes % kWordLanes == 0);
 
 // Even lanes and odd lanes as 64-bit numbers, and back.
 HWY_INLINE auto OddWords(Words v) { return hn::BitCast(kWords, hn::ShiftRight<32>(hn::BitCast(kLongs, v))); }
@@ -178,7 +178,9 @@ template <typename Unit>
 // The guess fell on a neighbour.
 template <typename Unit>
 [[gnu::noinline]] void MendLane(LaneState& s, std::size_t l, const ExpandedTables& tables) {
-  const Found found = FindChange<Unit>(*s.tile[l], tables, s.times[l], WaitOf(s, l), s.position[l], s.time[l]);
+  const Wait wait = WaitOf(s, l);
+  const std::uint32_t time = std::min(GuessTime(s.position[l]), wait.Limit() - 1);
+  const Found found = FindChange<Unit>(*s.tile[l], tables, s.times[l], wait, s.position[l], time);
   s.index[l] = found.index;
   s.begin[l] = found.begin;
   s.end[l] = found.end;
@@ -194,8 +196,8 @@ template <typename Unit>
 // --- the phases of an event, for all lanes ---
 
 // Where each lane's coder is, and a guess at the time. Returns the lanes that must ask exactly, a bit each.
-HWY_INLINE std::uint32_t GuessLanes(LaneState& s) {
-  std::uint32_t unsure = 0;
+HWY_INLINE std::uint64_t GuessLanes(LaneState& s) {
+  std::uint64_t unsure = 0;
   for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
     const auto low = hn::Load(kWords, s.low.data() + l);
     const auto down = hn::Gt(low, hn::Set(kWords, kFold - 1));
@@ -204,8 +206,7 @@ HWY_INLINE std::uint32_t GuessLanes(LaneState& s) {
     // Modulo 2^32 the rest of the tile may look shorter than it is: then asking was not needed, and does no harm.
     const auto rest = hn::Sub(hn::Load(kWords, s.total.data() + l), hn::Load(kWords, s.zero.data() + l));
     const auto limit = hn::Min(rest, hn::Set(kWords, kHorizon));
-    unsure |= static_cast<std::uint32_t>(
-        MaskBits(kWords, hn::Gt(hn::Add(time, hn::Set(kWords, kGuessError + 1)), limit)) << l);
+    unsure |= MaskBits(kWords, hn::Gt(hn::Add(time, hn::Set(kWords, kGuessError + 1)), limit)) << l;
     hn::Store(position, kWords, s.position.data() + l);
     hn::Store(time, kWords, s.time.data() + l);
     hn::Store(hn::IfThenElseZero(down, hn::Set(kWords, ~0u)), kWords, s.down.data() + l);
@@ -215,16 +216,15 @@ HWY_INLINE std::uint32_t GuessLanes(LaneState& s) {
 
 // Pops the changes that were found. Returns the lanes whose guess fell on a neighbour, and pops nothing, if there are
 // any.
-HWY_INLINE std::uint32_t PopChanges(LaneState& s) {
-  std::uint32_t wrong = 0;
+HWY_INLINE std::uint64_t PopChanges(LaneState& s) {
+  std::uint64_t wrong = 0;
   for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
     const auto begin = hn::Load(kWords, s.begin.data() + l);
     const auto end = hn::Load(kWords, s.end.data() + l);
     const auto position = hn::Load(kWords, s.position.data() + l);
     const auto above = WaitingOf(begin);
     const auto below = WaitingOf(hn::Min(end, hn::Set(kWords, kHorizon)));
-    wrong |= static_cast<std::uint32_t>(
-        MaskBits(kWords, hn::Or(hn::Not(hn::Lt(position, above)), hn::Lt(position, below))) << l);
+    wrong |= MaskBits(kWords, hn::Or(hn::Not(hn::Lt(position, above)), hn::Lt(position, below))) << l;
     const auto down = hn::MaskFromVec(hn::Load(kWords, s.down.data() + l));
     const auto fold = hn::Set(kWords, kFold);
     hn::Store(hn::IfThenElse(down, hn::Add(fold, below), hn::Sub(fold, above)), kWords, s.start.data() + l);
@@ -244,8 +244,8 @@ HWY_INLINE std::uint32_t PopChanges(LaneState& s) {
 }
 
 // Classes of the old units; a bit for each lane whose class has no symbols, or whose tile has no room.
-HWY_INLINE std::uint32_t ClassifyLanes(LaneState& s, const ExpandedTables& tables) {
-  std::uint32_t broken = 0;
+HWY_INLINE std::uint64_t ClassifyLanes(LaneState& s, const ExpandedTables& tables) {
+  std::uint64_t broken = 0;
   for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
     const auto lowest = hn::Set(kWords, tables.rule.lowest);
     auto field = hn::ShiftRightSame(hn::Load(kWords, s.old_unit.data() + l), tables.rule.shift);
@@ -253,7 +253,7 @@ HWY_INLINE std::uint32_t ClassifyLanes(LaneState& s, const ExpandedTables& table
     const auto unit_class = hn::Min(hn::Sub(hn::Max(field, lowest), lowest), hn::Set(kWords, kClassCount - 1));
     const auto usable = hn::And(hn::Set(kWords, tables.usable_classes) >> unit_class, hn::Set(kWords, 1));
     const auto full = hn::Eq(hn::Load(kWords, s.changed.data() + l), hn::Load(kWords, s.max_changed.data() + l));
-    broken |= static_cast<std::uint32_t>(MaskBits(kWords, hn::Or(hn::Eq(usable, hn::Zero(kWords)), full)) << l);
+    broken |= MaskBits(kWords, hn::Or(hn::Eq(usable, hn::Zero(kWords)), full)) << l;
     hn::Store(unit_class, kWords, s.unit_class.data() + l);
   }
   return broken;
@@ -262,11 +262,11 @@ HWY_INLINE std::uint32_t ClassifyLanes(LaneState& s, const ExpandedTables& table
 // Pops the symbols that were found, and takes the steps.
 template <typename Unit>
 HWY_INLINE void StepLanes(LaneState& s, const ExpandedTables& tables) {
-  std::uint32_t extra = 0;
+  std::uint64_t extra = 0;
   for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
     PopLanes(s, l, hn::Load(kWords, s.start.data() + l), hn::Load(kWords, s.width.data() + l));
     const auto bits = hn::Load(kWords, s.extra_bits.data() + l);
-    extra |= static_cast<std::uint32_t>(MaskBits(kWords, hn::Ne(bits, hn::Zero(kWords))) << l);
+    extra |= MaskBits(kWords, hn::Ne(bits, hn::Zero(kWords))) << l;
   }
   for (; extra != 0; extra &= extra - 1) PopExtraBits(s, LowestBit(extra));
   constexpr std::uint32_t kTop = 1u << (8 * sizeof(Unit) - 1);
@@ -286,27 +286,49 @@ HWY_INLINE void StepLanes(LaneState& s, const ExpandedTables& tables) {
   }
 }
 
-// The unit of a lane that is being passed at its time, and its old bits.
+// The unit of each lane that is being passed at its time, and its old bits. Lanes from `running` on keep what they
+// have.
 template <typename Unit>
-HWY_INLINE void FindInLane(LaneState& s, std::size_t l, const ExpandedTables& tables) {
-  const std::uint32_t* times = s.times[l];
-  const std::uint32_t block = FirstAbove(times, s.next[l] / kTimeBlock + 1, s.zero[l], s.time[l]) - 1;
-  const std::uint32_t first = block * kTimeBlock;
-  const std::uint8_t* units = s.base[l] + std::size_t{first} * sizeof(Unit);
-  std::uint8_t padded[kTimeBlock * sizeof(Unit)];
-  if (first + kTimeBlock > s.tile[l]->unit_count) [[unlikely]] {
-    std::memset(padded, 0, sizeof(padded));
-    std::memcpy(padded, units, (s.tile[l]->unit_count - first) * sizeof(Unit));
-    units = padded;
+HWY_INLINE void FindUnits(LaneState& s, std::size_t running, const ExpandedTables& tables) {
+  const hn::ScalableTag<std::int32_t> ints;
+  const int shift = ColumnShift<Unit>(tables.rule);
+  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+    const auto target = hn::Add(hn::Load(kWords, s.zero.data() + l), hn::Load(kWords, s.time.data() + l));
+    hn::Store(target, kWords, s.time.data() + l);
+    const auto from = hn::Add(hn::ShiftRight<3>(hn::Load(kWords, s.next.data() + l)), hn::Set(kWords, 1));
+    hn::Store(from, kWords, s.block.data() + l);
   }
-  // In the first block of a wait some units lie before its start: times are signed here.
-  HWY_ALIGN std::int32_t ends[kTimeBlock + 8];
-  const auto begin = static_cast<std::int32_t>(times[block] - s.zero[l]);
-  const std::uint32_t passed = PassedInBlock<Unit>(units, tables, begin, static_cast<std::int32_t>(s.time[l]), ends);
-  s.index[l] = first + passed;
-  s.begin[l] = static_cast<std::uint32_t>(ends[passed]);
-  s.end[l] = static_cast<std::uint32_t>(ends[passed + 1]);
-  s.old_unit[l] = LoadUnit<Unit>(units, passed);
+  for (std::size_t l = 0; l < running; ++l) {
+    const std::uint32_t block = FirstAfter(s.times[l], s.block[l], s.time[l]) - 1;
+    s.block[l] = block;
+    s.begin[l] = s.times[l][block];
+  }
+  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+    const RateColumns rates = TransposeRates(
+        [&](std::size_t k) {
+          // An idle lane looks at the block of a lane that is not.
+          const std::size_t lane = std::min(l + k, running - 1);
+          return LoadBlock<Unit>(s.base[lane], s.unit_count[lane], s.block[lane], tables.rule);
+        },
+        shift, tables);
+    const auto target = hn::Load(kWords, s.time.data() + l);
+    auto begin = hn::Load(kWords, s.begin.data() + l);
+    auto end = hn::Add(begin, rates.column[0]);
+    auto index = hn::ShiftLeft<3>(hn::Load(kWords, s.block.data() + l));
+    for (std::size_t k = 1; k < kTimeBlock; ++k) {
+      // Has the unit before been passed by then?
+      const auto passed =
+          hn::RebindMask(kWords, hn::Not(hn::Gt(hn::BitCast(ints, hn::Sub(end, target)), hn::Zero(ints))));
+      begin = hn::IfThenElse(passed, end, begin);
+      end = hn::Add(end, hn::IfThenElseZero(passed, rates.column[k]));
+      index = hn::Add(index, hn::IfThenElseZero(passed, hn::Set(kWords, 1)));
+    }
+    const auto zero = hn::Load(kWords, s.zero.data() + l);
+    hn::Store(hn::Sub(begin, zero), kWords, s.begin.data() + l);
+    hn::Store(hn::Sub(end, zero), kWords, s.end.data() + l);
+    hn::Store(index, kWords, s.index.data() + l);
+  }
+  for (std::size_t l = 0; l < running; ++l) s.old_unit[l] = LoadUnit<Unit>(s.base[l], s.index[l]);
 }
 
 HWY_INLINE void FindSymbol(LaneState& s, std::size_t l, const ExpandedTables& tables) {
@@ -349,8 +371,10 @@ class LaneDecoder {
       s_.words[l] = tile.stream.data();
       StoreCoder(coder, s_, l);
       s_.base[l] = tile.base;
+      s_.unit_count[l] = tile.unit_count;
       s_.positions[l] = tile.positions;
       s_.new_units[l] = tile.new_units;
+      s_.old_units[l] = tile.old_units;
       s_.changed[l] = 0;
       s_.max_changed[l] = tile.max_changed;
       s_.next[l] = s_.zero[l] = s_.zero_high[l] = 0;
@@ -368,7 +392,8 @@ class LaneDecoder {
     move(s_.low), move(s_.high), move(s_.next_word), move(s_.words_left), move(s_.next), move(s_.zero);
     move(s_.zero_high), move(s_.total), move(s_.changed), move(s_.max_changed), move(s_.position), move(s_.time);
     move(s_.index), move(s_.begin), move(s_.end), move(s_.old_unit), move(s_.down), move(s_.total_exact);
-    move(s_.unit_class), move(s_.words), move(s_.times), move(s_.base), move(s_.positions), move(s_.new_units);
+    move(s_.unit_class), move(s_.words), move(s_.times), move(s_.base), move(s_.unit_count), move(s_.positions),
+        move(s_.new_units), move(s_.old_units);
     move(s_.tile);
     // An idle lane neither reads words nor pops extra bits.
     s_.words_left[last] = 0;
@@ -376,7 +401,7 @@ class LaneDecoder {
   }
 
   void Event() {
-    std::uint32_t unsure = GuessLanes(s_) & Running();
+    const std::uint64_t unsure = GuessLanes(s_) & Running();
     // From the last: a lane that takes another's place has been asked already.
     for (std::size_t l = kLanes; unsure != 0 && l-- > 0;) {
       if (((unsure >> l) & 1) != 0 && !SettleLane<Unit>(s_, l, tables_)) StopLane(l);
@@ -384,17 +409,17 @@ class LaneDecoder {
     if constexpr (kUniform) {
       FindUniformUnits();
     } else {
-      for (std::size_t l = 0; l < running_; ++l) FindInLane<Unit>(s_, l, tables_);
+      if (running_ != 0) FindUnits<Unit>(s_, running_, tables_);
     }
     for (std::size_t l = running_; l < kLanes; ++l) {
       s_.begin[l] = 0;
       s_.end[l] = 1;
       s_.position[l] = kFold - 1;
     }
-    while (std::uint32_t wrong = PopChanges(s_)) {
+    while (std::uint64_t wrong = PopChanges(s_)) {
       for (; wrong != 0; wrong &= wrong - 1) MendLane<Unit>(s_, LowestBit(wrong), tables_);
     }
-    const std::uint32_t broken = ClassifyLanes(s_, tables_) & Running();
+    const std::uint64_t broken = ClassifyLanes(s_, tables_) & Running();
     for (std::size_t l = kLanes; broken != 0 && l-- > 0;) {
       if (((broken >> l) & 1) != 0) StopLane(l);  // damaged; intact stays false
     }
@@ -404,10 +429,11 @@ class LaneDecoder {
       const std::uint32_t k = s_.changed[l]++;
       s_.positions[l][k] = s_.index[l];
       StoreUnit<Unit>(s_.new_units[l], k, static_cast<Unit>(s_.new_unit[l]));
+      StoreUnit<Unit>(s_.old_units[l], k, static_cast<Unit>(s_.old_unit[l]));
     }
   }
 
-  [[nodiscard]] std::uint32_t Running() const { return (1u << running_) - 1; }
+  [[nodiscard]] std::uint64_t Running() const { return (std::uint64_t{1} << running_) - 1; }
 
   // Where every unit has the same rate there is nothing to look up but the unit itself.
   void FindUniformUnits() {

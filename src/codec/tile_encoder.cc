@@ -24,23 +24,34 @@ RansEvent SymbolOf(const ExpandedTables& tables, std::uint32_t unit_class, std::
 
 }  // namespace
 
-void TileEncoder::FindChanged(const TileInput& tile, int unit_bytes, std::vector<std::uint32_t>& changed) const {
+template <typename Unit>
+void TileEncoder::FindChanged(const TileInput& tile, Lane& lane) const {
   std::array<std::uint16_t, kChunkUnits + 64> in_chunk;
-  changed.clear();
+  std::size_t total = 0;
   for (std::uint32_t begin = 0; begin < tile.count; begin += kChunkUnits) {
-    const std::size_t offset = std::size_t{begin} * static_cast<std::size_t>(unit_bytes);
+    const std::size_t offset = std::size_t{begin} * sizeof(Unit);
     const std::uint32_t found =
         kernels_.find_changed(tile.old_units + offset, tile.new_units + offset,
-                              std::min(kChunkUnits, tile.count - begin), unit_bytes, in_chunk.data());
-    const std::size_t before = changed.size();
-    changed.resize(before + found);
-    for (std::uint32_t k = 0; k < found; ++k) changed[before + k] = begin + in_chunk[k];
+                              std::min(kChunkUnits, tile.count - begin), sizeof(Unit), in_chunk.data());
+    if (lane.positions.size() < total + found) {
+      lane.positions.resize(2 * (total + found));
+      lane.old_units.resize(lane.positions.size() * sizeof(Unit));
+      lane.new_units.resize(lane.positions.size() * sizeof(Unit));
+    }
+    // The bits are taken along now, while they are at hand.
+    for (std::uint32_t k = 0; k < found; ++k) {
+      const std::uint32_t at = begin + in_chunk[k];
+      lane.positions[total + k] = at;
+      StoreUnit<Unit>(lane.old_units.data(), total + k, LoadUnit<Unit>(tile.old_units, at));
+      StoreUnit<Unit>(lane.new_units.data(), total + k, LoadUnit<Unit>(tile.new_units, at));
+    }
+    total += found;
   }
+  lane.positions.resize(total);
 }
 
 template <typename Unit>
-void TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& tables,
-                               std::span<const std::uint32_t> changed, Lane& lane) {
+void TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane) {
   const int shift = tables.rule.shift;
   const std::uint32_t mask = tables.rule.FieldMask();
   std::uint64_t total = 0;
@@ -50,61 +61,59 @@ void TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& tabl
     times_.resize(TimesRoom(tile.count));
     total = kernels_.sum_rates(tile.old_units, tile.count, sizeof(Unit), tables, times_.data());
   }
+  const std::size_t changed = lane.positions.size();
+  located_.resize(std::max(located_.size(), changed));
+  kernels_.locate_changes(tile.old_units, tile.count, sizeof(Unit), tables, times_.data(), lane.positions,
+                          located_.data());
   // Between two changes there is at most one survival for each horizon of time.
-  lane.events.resize(std::max(lane.events.size(), kMaxEventsPerUnit * changed.size() + total / kHorizon + 2));
+  lane.events.resize(std::max(lane.events.size(), kMaxEventsPerUnit * changed + total / kHorizon + 2));
   RansEvent* event = lane.events.data();
 
   const auto rate_at = [&](std::uint32_t index) {
     return tables.rate_of_field[static_cast<std::uint32_t>(LoadUnit<Unit>(tile.old_units, index) >> shift) & mask];
   };
-  std::uint64_t zero = 0;  // the time at which the wait for the next change began
-  std::uint32_t next = 0;  // the first unit not yet passed
-  // The exact time from zero to the start of unit `index`. Times are kept modulo 2^32, so their differences are exact
-  // over a stride of 128 units at the most.
-  const auto time_until = [&](std::uint32_t index) -> std::uint64_t {
-    if (tables.uniform) return std::uint64_t{index - next} * tables.rates[0];
-    std::uint64_t time = 0;
-    auto before = static_cast<std::uint32_t>(zero);
-    constexpr std::uint32_t kStride = 128 / kTimeBlock;
-    for (std::uint32_t block = next / kTimeBlock + kStride; block < index / kTimeBlock; block += kStride) {
-      time += static_cast<std::uint32_t>(times_[block] - before);
-      before = times_[block];
-    }
-    // Without a branch on how many: all of the block's first seven, those from `index` on with a rate of nothing.
-    const std::uint32_t first = index & ~(kTimeBlock - 1);
-    std::uint32_t start = times_[index / kTimeBlock];
-    for (std::uint32_t k = 0; k + 1 < kTimeBlock; ++k) {
-      const std::uint32_t at = std::min(first + k, index);
-      start += first + k < index ? rate_at(at) : 0;
-    }
-    return time + static_cast<std::uint32_t>(start - before);
-  };
-  // Nothing changes within a horizon: the wait begins anew after the unit that is being passed then.
-  const auto survive_horizon = [&]() -> std::uint64_t {
-    *event++ = SurvivalEvent(Waiting(kHorizon));
+  // Waits of a horizon or more from unit `next` on, one event each, until unit `until` is nearer than that; returns how
+  // far it is then.
+  const auto survive = [&](std::uint32_t next, std::uint32_t until) -> std::uint32_t {
     std::uint32_t time = 0;
-    while (time < kHorizon) time += rate_at(next++);
-    zero += time;
+    for (; next < until; ++next) {
+      if (time >= kHorizon) {
+        *event++ = SurvivalEvent(Waiting(kHorizon));
+        time = 0;
+      }
+      time += rate_at(next);
+    }
     return time;
   };
-  for (const std::uint32_t index : changed) {
-    std::uint64_t wait = time_until(index);
-    while (wait >= kHorizon) wait -= survive_horizon();
-    const auto begin = static_cast<std::uint32_t>(wait);
-    const Unit old_unit = LoadUnit<Unit>(tile.old_units, index);
+  const bool may_wrap = total >> 32 != 0;  // located waits are modulo 2^32
+  std::uint32_t next = 0;                  // the first unit not yet passed
+  for (std::size_t k = 0; k < changed; ++k) {
+    const std::uint32_t index = lane.positions[k];
+    const Unit old_unit = LoadUnit<Unit>(lane.old_units.data(), k);
     const std::uint32_t field = static_cast<std::uint32_t>(old_unit >> shift) & mask;
-    const std::uint32_t rate = tables.rate_of_field[field];
-    const Step step = StepBetween<Unit>(old_unit, LoadUnit<Unit>(tile.new_units, index), tables.rule.order);
-    *event++ = ChangeEvent(Waiting(begin), Waiting(std::min(begin + rate, kHorizon)), step.down);
-    zero += begin + rate;
-    next = index + 1;
-
+    LocatedChange located = located_[k];
+    if (located.wait >= kHorizon || may_wrap) [[unlikely]] {
+      std::uint32_t wait = survive(next, index);
+      if (wait >= kHorizon) {
+        *event++ = SurvivalEvent(Waiting(kHorizon));
+        wait = 0;
+      }
+      located = {wait, Waiting(wait), Waiting(std::min(wait + tables.rate_of_field[field], kHorizon))};
+    }
+    const Step step = StepBetween<Unit>(old_unit, LoadUnit<Unit>(lane.new_units.data(), k), tables.rule.order);
+    *event++ = ChangeEvent(located.waiting_begin, located.waiting_end, step.down);
     const Bucket bucket = BucketOf(step.magnitude);
     *event++ = SymbolOf(tables, tables.class_of_field[field], bucket.symbol);
     event = AppendRawBits(bucket.extra, bucket.extra_bits, event);
+    next = index + 1;
   }
-  while (total - zero > kHorizon) survive_horizon();
-  *event++ = SurvivalEvent(Waiting(static_cast<std::uint32_t>(total - zero)));
+  const std::uint32_t rest = survive(next, tile.count);
+  if (rest > kHorizon) {
+    *event++ = SurvivalEvent(Waiting(kHorizon));
+    *event++ = SurvivalEvent(Waiting(0));
+  } else {
+    *event++ = SurvivalEvent(Waiting(rest));
+  }
   lane.event_count = static_cast<std::size_t>(event - lane.events.data());
 }
 
@@ -129,13 +138,13 @@ void TileEncoder::DenseEvents(const TileInput& tile, const ExpandedTables& table
   lane.event_count = static_cast<std::size_t>(event - lane.events.data());
 }
 
-void TileEncoder::EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables,
-                               std::span<const std::vector<std::uint32_t>> changed) {
-  WW_CHECK(tiles.size() <= kLanes && changed.size() == tiles.size());
+void TileEncoder::EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables) {
+  WW_CHECK(tiles.size() <= kLanes);
   WithUnit(unit_bytes, [&]<typename Unit>() {
     for (std::size_t k = 0; k < tiles.size(); ++k) {
+      FindChanged<Unit>(tiles[k], lanes_[k]);
       lanes_[k].event_count = 0;  // a tile in which nothing changes takes no bytes
-      if (!changed[k].empty()) SparseEvents<Unit>(tiles[k], tables, changed[k], lanes_[k]);
+      if (!lanes_[k].positions.empty()) SparseEvents<Unit>(tiles[k], tables, lanes_[k]);
     }
   });
   PushEvents(tiles.size());
@@ -144,9 +153,19 @@ void TileEncoder::EncodeSparse(std::span<const TileInput> tiles, int unit_bytes,
 void TileEncoder::EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables) {
   WW_CHECK(tiles.size() <= kLanes);
   WithUnit(unit_bytes, [&]<typename Unit>() {
-    for (std::size_t k = 0; k < tiles.size(); ++k) DenseEvents<Unit>(tiles[k], tables, lanes_[k]);
+    for (std::size_t k = 0; k < tiles.size(); ++k) {
+      FindChanged<Unit>(tiles[k], lanes_[k]);
+      DenseEvents<Unit>(tiles[k], tables, lanes_[k]);
+    }
   });
   PushEvents(tiles.size());
+}
+
+void TileEncoder::Compare(std::span<const TileInput> tiles, int unit_bytes) {
+  WW_CHECK(tiles.size() <= kLanes);
+  WithUnit(unit_bytes, [&]<typename Unit>() {
+    for (std::size_t k = 0; k < tiles.size(); ++k) FindChanged<Unit>(tiles[k], lanes_[k]);
+  });
 }
 
 void TileEncoder::PushEvents(std::size_t lane_count) {

@@ -22,24 +22,34 @@ struct TileInput {
   std::uint32_t count = 0;
 };
 
+// What a tile changes: positions, ascending, with the bits before and after.
+struct TileChanges {
+  std::span<const std::uint32_t> positions;
+  const std::uint8_t* old_units;
+  const std::uint8_t* new_units;
+};
+
 class TileEncoder {
  public:
   explicit TileEncoder(const Kernels& kernels) : kernels_(kernels) {}
 
-  // Finds the changed positions of a tile, ascending.
-  void FindChanged(const TileInput& tile, int unit_bytes, std::vector<std::uint32_t>& changed) const;
-
-  // The streams of up to kLanes tiles, side by side; changed[k] is what FindChanged gave for tiles[k]. Afterwards
-  // stream(k) is tile k's bytes, valid until the next call.
-  // REQUIRES: the tables can code every step that occurs.
-  void EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables,
-                    std::span<const std::vector<std::uint32_t>> changed);
+  // Each takes up to kLanes tiles. Afterwards stream(k) is tile k's bytes and changes(k) what it changes, valid until
+  // the next call. REQUIRES: the tables can code every step that occurs.
+  void EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables);
   void EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables);
+  // Finds the changes, and makes no stream.
+  void Compare(std::span<const TileInput> tiles, int unit_bytes);
 
   [[nodiscard]] std::span<const std::uint8_t> stream(std::size_t k) const { return lanes_[k].stream; }
+  [[nodiscard]] TileChanges changes(std::size_t k) const {
+    return {lanes_[k].positions, lanes_[k].old_units.data(), lanes_[k].new_units.data()};
+  }
 
  private:
   struct Lane {
+    std::vector<std::uint32_t> positions;
+    std::vector<std::uint8_t> old_units;
+    std::vector<std::uint8_t> new_units;
     std::vector<RansEvent> events;  // in the decoder's order
     std::size_t event_count = 0;
     std::vector<std::uint32_t> words;
@@ -47,14 +57,16 @@ class TileEncoder {
   };
 
   template <typename Unit>
-  void SparseEvents(const TileInput& tile, const ExpandedTables& tables, std::span<const std::uint32_t> changed,
-                    Lane& lane);
+  void FindChanged(const TileInput& tile, Lane& lane) const;
+  template <typename Unit>
+  void SparseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane);
   template <typename Unit>
   void DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane);
   void PushEvents(std::size_t lane_count);
 
   const Kernels& kernels_;
   std::vector<std::uint32_t> times_;
+  std::vector<LocatedChange> located_;
   std::array<Lane, kLanes> lanes_;
 };
 

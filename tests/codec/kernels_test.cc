@@ -158,11 +158,12 @@ struct Tiles {
       std::vector<TileInput> inputs;
       for (std::size_t k = 0; k < lanes; ++k) {
         inputs.push_back({base[begin + k].data(), fresh[begin + k].data(), counts[begin + k]});
-        encoder.FindChanged(inputs[k], width, changed[begin + k]);
       }
-      encoder.EncodeSparse(inputs, width, tables, std::span(changed).subspan(begin, lanes));
+      encoder.EncodeSparse(inputs, width, tables);
       for (std::size_t k = 0; k < lanes; ++k) {
         const auto stream = encoder.stream(k);
+        const auto positions = encoder.changes(k).positions;
+        changed[begin + k].assign(positions.begin(), positions.end());
         streams.emplace_back(stream.begin(), stream.end());
       }
     }
@@ -178,16 +179,19 @@ struct Tiles {
   [[nodiscard]] std::vector<Decoded> Decode(const Kernels& kernels) const {
     std::vector<std::vector<std::uint32_t>> positions(counts.size());
     std::vector<Bytes> units(counts.size());
+    std::vector<Bytes> old_units(counts.size());
     std::vector<SparseTile> tiles(counts.size());
     for (std::size_t t = 0; t < counts.size(); ++t) {
       positions[t].resize(counts[t]);
       units[t].resize(base[t].size());
+      old_units[t].resize(base[t].size());
       tiles[t].base = base[t].data();
       tiles[t].unit_count = counts[t];
       tiles[t].stream = streams[t];
       tiles[t].max_changed = counts[t];
       tiles[t].positions = positions[t].data();
       tiles[t].new_units = units[t].data();
+      tiles[t].old_units = old_units[t].data();
     }
     const std::size_t stride = TimesRoom(*std::max_element(counts.begin(), counts.end()));
     std::vector<std::uint32_t> times(kLanes * stride);
