@@ -27,7 +27,7 @@ class DeltaError(Exception):
 
 
 class Damaged(DeltaError):
-    """The file breaks a rule of the format."""
+    """The file breaks a rule of the format, or exceeds a limit."""
 
     word = "damaged"
 
@@ -39,7 +39,7 @@ class WrongBase(DeltaError):
 
 
 class Unsupported(DeltaError):
-    """The file is of another version, or exceeds a limit."""
+    """The file is no weightwire delta, or of another version, or uses what this one does not know."""
 
     word = "unsupported"
 
@@ -64,7 +64,7 @@ MAX_HEADER_BYTES = 100_000_000  # of safetensors
 
 
 def within(value, limit, what):
-    require(value <= limit, f"The delta has {what} beyond the limit: {value}, at most {limit}.", Unsupported)
+    require(value <= limit, f"The delta has {what} beyond the limit: {value}, at most {limit}.")
     return value
 
 
@@ -230,7 +230,7 @@ def check_layout(layout):
 def open_delta(data):
     """The three parts of a delta file, index without its hash; checks the hash."""
     metadata, tensors = parse_safetensors(data)
-    require(metadata.get("format") == "weightwire-delta", "The file is not a weightwire delta.")
+    require(metadata.get("format") == "weightwire-delta", "The file is not a weightwire delta.", Unsupported)
     require(metadata.get("version") == "1", "The delta is of another version than 1.", Unsupported)
     require(len(metadata) == 2, "The delta has metadata that it should not have.")
     require(set(tensors) == {"index", "tables", "payload"}, "The delta does not hold index, tables and payload.")

@@ -500,7 +500,7 @@ def test_file():
     cases = [
         ({"metadata": {"format": "weightwire-delta", "version": "2"}}, ww.Unsupported),
         ({"metadata": {"format": "weightwire-delta", "version": "1", "more": ""}}, ww.Damaged),
-        ({"metadata": {"format": "pt", "version": "1"}}, ww.Damaged),
+        ({"metadata": {"format": "pt", "version": "1"}}, ww.Unsupported),
         ({"names": ("index", "payload", "tables")}, ww.Damaged),
         ({"names": ("index", "tables")}, ww.Damaged),
     ]
