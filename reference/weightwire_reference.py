@@ -450,7 +450,7 @@ def read_tables(data):
     def table_set():
         flags, shift, bits, lowest = reader.take(4)
         require(flags < 8 and flags & 6 != 6, "A table set has unknown flags.")
-        require(bits <= 8, "A table set's class has more than 8 bits.")
+        require(bits <= 8 and shift < 64, "A table set has an impossible class rule.")
         rate_codes = list(reader.take(0 if flags & DENSE_SET else 1 if flags & UNIFORM else 16))
         require(max(rate_codes, default=0) <= 191, "A table set has a rate code above 191.")
         return TableSet(flags, shift, bits, lowest, rate_codes, [weights() for _ in range(16)])
