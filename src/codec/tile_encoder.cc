@@ -33,10 +33,11 @@ void TileEncoder::FindChanged(const TileInput& tile, Lane& lane) const {
     const std::uint32_t found =
         kernels_.find_changed(tile.old_units + offset, tile.new_units + offset,
                               std::min(kChunkUnits, tile.count - begin), sizeof(Unit), in_chunk.data());
-    if (lane.positions.size() < total + found) {
-      lane.positions.resize(2 * (total + found));
-      lane.old_units.resize(lane.positions.size() * sizeof(Unit));
-      lane.new_units.resize(lane.positions.size() * sizeof(Unit));
+    if (lane.positions.size() < total + found) lane.positions.resize(2 * (total + found));
+    // On its own: the lane's last tile may have had narrower units.
+    if (lane.old_units.size() < (total + found) * sizeof(Unit)) {
+      lane.old_units.resize(2 * (total + found) * sizeof(Unit));
+      lane.new_units.resize(lane.old_units.size());
     }
     // The bits are taken along now, while they are at hand.
     for (std::uint32_t k = 0; k < found; ++k) {
