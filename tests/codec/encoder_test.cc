@@ -116,6 +116,26 @@ TEST(EncodeDelta, ZeroBecomesMinusZero) {
   }
 }
 
+TEST(EncodeDelta, WidthsOfUnitsMayMix) {
+  // One thread codes tensors of all widths in turn, with the same scratch memory: narrow ones first, then wide ones.
+  Random random(9);
+  std::vector<OwnedTensor> tensors;
+  const DType dtypes[] = {DType::kU8, DType::kI64, DType::kBF16, DType::kF32, DType::kF4, DType::kF64};
+  for (std::size_t t = 0; t < 6; ++t) {
+    TensorSpec spec{std::string(1, static_cast<char>('a' + t)), dtypes[t], {4000}};
+    tensors.push_back({spec, RandomBytes(random, CheckedByteSize(spec).value())});
+  }
+  const Model before = ModelOf(tensors);
+  Model after = before;
+  for (Bytes& tensor : after.tensors) {
+    for (std::uint8_t& byte : tensor) byte ^= static_cast<std::uint8_t>(random() & 1);
+  }
+  for (const CodingRequest coding : {CodingRequest::kSmallest, CodingRequest::kConditioned, CodingRequest::kGaps,
+                                     CodingRequest::kDense, CodingRequest::kWhole}) {
+    EXPECT_EQ(MustApply(DeltaBetween(before, after, coding), before), after);
+  }
+}
+
 TEST(EncodeDelta, KnowsTheAliasesOfItsBase) {
   Random random(5);
   const OwnedTensor tensor = Bf16("embed", random, 100);
