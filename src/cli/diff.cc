@@ -80,7 +80,7 @@ Result<std::vector<PeerBytes>> MeasurePeers(const DiffResult& result, const Mach
       first_error = measured.error();
     }
   });
-  WW_RETURN_IF_ERROR(first_error);
+  if (!first_error.ok()) return first_error.error();
   return peers;
 }
 

@@ -270,7 +270,7 @@ Status JournalTensor(const StagedTensor& staged, Bytes held, std::uint64_t begin
                         [&](std::uint64_t unit, const std::uint8_t* new_unit, const std::uint8_t* old_unit) {
                           if (status.ok()) status = runs.Add(unit * width, {old_unit, width}, {new_unit, width});
                         });
-  WW_RETURN_IF_ERROR(status);
+  if (!status.ok()) return status.error();
   return runs.Flush();
 }
 

@@ -7,8 +7,7 @@
 #include "cli/memory_floor.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace weightwire {
-namespace HWY_NAMESPACE {
+namespace weightwire::HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -70,8 +69,7 @@ void XorInto(const std::uint8_t* a, const std::uint8_t* b, std::uint8_t* to, std
 const char* Isa() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace weightwire
+}  // namespace weightwire::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
