@@ -18,7 +18,14 @@ HWY_INLINE hn::Vec<Longs> LoadLongs(const std::uint8_t* from) {
   return hn::LoadU(Longs(), reinterpret_cast<const std::uint64_t*>(from));
 }
 
-std::uint64_t SumLanes(hn::Vec<Longs> sums) { return hn::GetLane(hn::SumOfLanes(Longs(), sums)); }
+// By hand: the compiler's own sum of 512 bits is one of signed numbers, which must not overflow.
+std::uint64_t SumLanes(hn::Vec<Longs> sums) {
+  HWY_ALIGN std::uint64_t lanes[hn::MaxLanes(Longs())];
+  hn::Store(sums, Longs(), lanes);
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < hn::Lanes(Longs()); ++i) sum += lanes[i];
+  return sum;
+}
 
 std::uint64_t ReadOnce(const std::uint8_t* bytes, std::size_t size) {
   const std::size_t step = hn::Lanes(Longs()) * sizeof(std::uint64_t);
