@@ -309,18 +309,9 @@ const hn::Full128<std::uint16_t> kRow;
 using Row = hn::Vec<hn::Full128<std::uint16_t>>;
 
 // Eight consecutive units, a time block, narrowed to 16 bits each such that ColumnShift and the field's mask still find
-// the class field. What lies past the end of the tile is 0.
+// the class field.
 template <typename Unit>
-HWY_INLINE Row LoadBlock(const std::uint8_t* tile, std::uint32_t unit_count, std::uint32_t block,
-                         const ClassRule& rule) {
-  const std::uint32_t first = block * kTimeBlock;
-  const std::uint8_t* units = tile + std::size_t{first} * sizeof(Unit);
-  std::uint8_t padded[kTimeBlock * sizeof(Unit)];
-  if (first + kTimeBlock > unit_count) [[unlikely]] {
-    std::memset(padded, 0, sizeof(padded));
-    std::memcpy(padded, units, (unit_count - first) * sizeof(Unit));
-    units = padded;
-  }
+HWY_INLINE Row LoadBlock(const std::uint8_t* units, const ClassRule& rule) {
   if constexpr (sizeof(Unit) == 1) {
     return hn::PromoteTo(kRow, hn::LoadU(hn::Full64<std::uint8_t>(), units));
   } else if constexpr (sizeof(Unit) == 2) {
@@ -333,6 +324,27 @@ HWY_INLINE Row LoadBlock(const std::uint8_t* tile, std::uint32_t unit_count, std
     return hn::Load(kRow, fields);
   }
 }
+
+// The last block of a tile may be shorter than eight units: a copy of it with zeros after its end. So that looking at a
+// block is a load without questions, pointers to blocks are taken from here.
+template <typename Unit>
+class BlockPointers {
+ public:
+  BlockPointers(const std::uint8_t* tile, std::uint32_t unit_count)
+      : tile_(tile), whole_blocks_(unit_count / kTimeBlock) {
+    const std::size_t whole_bytes = std::size_t{whole_blocks_} * kTimeBlock * sizeof(Unit);
+    std::memset(last_, 0, sizeof(last_));
+    std::memcpy(last_, tile + whole_bytes, unit_count * sizeof(Unit) - whole_bytes);
+  }
+  [[nodiscard]] const std::uint8_t* Of(std::uint32_t block) const {
+    return block < whole_blocks_ ? tile_ + std::size_t{block} * kTimeBlock * sizeof(Unit) : last_;
+  }
+
+ private:
+  const std::uint8_t* tile_;
+  std::uint32_t whole_blocks_;
+  std::uint8_t last_[kTimeBlock * sizeof(Unit)];
+};
 
 template <typename Unit>
 HWY_INLINE int ColumnShift(const ClassRule& rule) {
@@ -424,6 +436,7 @@ void LocateUnits(const std::uint8_t* units, std::uint32_t count, const ExpandedT
   HWY_ALIGN std::uint32_t waiting_end[kWordLanes];
   const auto horizon = hn::Set(kWords, kHorizon);
   const int shift = ColumnShift<Unit>(tables.rule);
+  const BlockPointers<Unit> blocks(units, count);
   std::uint32_t zero = 0;
   for (std::size_t first = 0; first < positions.size(); first += kWordLanes) {
     // The last few are done with positions of before in the lanes that are left over.
@@ -438,7 +451,7 @@ void LocateUnits(const std::uint8_t* units, std::uint32_t count, const ExpandedT
     } else {
       for (std::size_t k = 0; k < kWordLanes; ++k) begins[k] = times[position[k] / kTimeBlock];
       const RateColumns rates = TransposeRates(
-          [&](std::size_t k) { return LoadBlock<Unit>(units, count, position[k] / kTimeBlock, tables.rule); }, shift,
+          [&](std::size_t k) { return LoadBlock<Unit>(blocks.Of(position[k] / kTimeBlock), tables.rule); }, shift,
           tables);
       const auto within = hn::And(at, hn::Set(kWords, kTimeBlock - 1));
       begin = hn::Load(kWords, begins);

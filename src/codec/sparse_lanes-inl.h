@@ -32,12 +32,14 @@ struct LaneState {
   HWY_ALIGN std::array<std::uint32_t, kLanes> start;
   HWY_ALIGN std::array<std::uint32_t, kLanes> width;
   HWY_ALIGN std::array<std::uint32_t, kLanes> magnitude;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> extra_bits;
+  HWY_ALIGN std::array<LaneSlot, kLanes> slot;
   // The rest is each lane's own.
   std::array<std::uint64_t, kLanes> total_exact;
   std::array<const std::uint8_t*, kLanes> words;
   std::array<std::uint32_t*, kLanes> times;
-  std::array<std::uint32_t, kLanes> unit_count;
+  std::array<const std::uint8_t*, kLanes> block_units;  // of the event's block
+  std::array<std::uint32_t, kLanes> whole_blocks;
+  std::array<std::array<std::uint8_t, kTimeBlock * 4>, kLanes> last_block;  // what is left of the tile, zeros after it
   std::array<const std::uint8_t*, kLanes> base;
   std::array<std::uint32_t*, kLanes> positions;
   std::array<std::uint8_t*, kLanes> new_units;
@@ -189,7 +191,7 @@ template <typename Unit>
 
 [[gnu::noinline]] void PopExtraBits(LaneState& s, std::size_t l) {
   RansDecoder coder = CoderOf(s, l);
-  s.magnitude[l] += static_cast<std::uint32_t>(PopRawBits(coder, static_cast<int>(s.extra_bits[l])));
+  s.magnitude[l] += static_cast<std::uint32_t>(PopRawBits(coder, static_cast<int>(s.slot[l].extra_bits)));
   StoreCoder(coder, s, l);
 }
 
@@ -259,33 +261,6 @@ HWY_INLINE std::uint64_t ClassifyLanes(LaneState& s, const ExpandedTables& table
   return broken;
 }
 
-// Pops the symbols that were found, and takes the steps.
-template <typename Unit>
-HWY_INLINE void StepLanes(LaneState& s, const ExpandedTables& tables) {
-  std::uint64_t extra = 0;
-  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
-    PopLanes(s, l, hn::Load(kWords, s.start.data() + l), hn::Load(kWords, s.width.data() + l));
-    const auto bits = hn::Load(kWords, s.extra_bits.data() + l);
-    extra |= MaskBits(kWords, hn::Ne(bits, hn::Zero(kWords))) << l;
-  }
-  for (; extra != 0; extra &= extra - 1) PopExtraBits(s, LowestBit(extra));
-  constexpr std::uint32_t kTop = 1u << (8 * sizeof(Unit) - 1);
-  constexpr std::uint32_t kAll = kTop | (kTop - 1);
-  const auto rest = hn::Set(kWords, tables.rule.order == Order::kSignMagnitude ? kTop - 1 : 0);
-  const auto top = hn::Set(kWords, kTop);
-  // Stepped() of every lane.
-  const auto swap = [&](Words v) {
-    return hn::Xor(v, hn::IfThenElseZero(hn::Ne(hn::And(v, top), hn::Zero(kWords)), rest));
-  };
-  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
-    const auto ordered = swap(hn::Load(kWords, s.old_unit.data() + l));
-    const auto magnitude = hn::Load(kWords, s.magnitude.data() + l);
-    const auto down = hn::MaskFromVec(hn::Load(kWords, s.down.data() + l));
-    const auto stepped = hn::IfThenElse(down, hn::Sub(ordered, magnitude), hn::Add(ordered, magnitude));
-    hn::Store(swap(hn::And(stepped, hn::Set(kWords, kAll))), kWords, s.new_unit.data() + l);
-  }
-}
-
 // The unit of each lane that is being passed at its time, and its old bits. Lanes from `running` on keep what they
 // have.
 template <typename Unit>
@@ -302,15 +277,14 @@ HWY_INLINE void FindUnits(LaneState& s, std::size_t running, const ExpandedTable
     const std::uint32_t block = FirstAfter(s.times[l], s.block[l], s.time[l]) - 1;
     s.block[l] = block;
     s.begin[l] = s.times[l][block];
+    const std::uint8_t* whole = s.base[l] + std::size_t{block} * (kTimeBlock * sizeof(Unit));
+    s.block_units[l] = block < s.whole_blocks[l] ? whole : s.last_block[l].data();
   }
+  // An idle lane looks at the block of one that is not.
+  for (std::size_t l = running; l < kLanes; ++l) s.block_units[l] = s.block_units[0];
   for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
     const RateColumns rates = TransposeRates(
-        [&](std::size_t k) {
-          // An idle lane looks at the block of a lane that is not.
-          const std::size_t lane = std::min(l + k, running - 1);
-          return LoadBlock<Unit>(s.base[lane], s.unit_count[lane], s.block[lane], tables.rule);
-        },
-        shift, tables);
+        [&](std::size_t k) { return LoadBlock<Unit>(s.block_units[l + k], tables.rule); }, shift, tables);
     const auto target = hn::Load(kWords, s.time.data() + l);
     auto begin = hn::Load(kWords, s.begin.data() + l);
     auto end = hn::Add(begin, rates.column[0]);
@@ -333,11 +307,69 @@ HWY_INLINE void FindUnits(LaneState& s, std::size_t running, const ExpandedTable
 
 HWY_INLINE void FindSymbol(LaneState& s, std::size_t l, const ExpandedTables& tables) {
   const std::size_t first = s.unit_class[l] * tables.stride;
-  const SymbolSlot& slot = tables.slots[first + CountBelow(tables.lasts.data() + first, s.low[l])];
-  s.start[l] = slot.event.start;
-  s.width[l] = slot.event.width;
-  s.extra_bits[l] = slot.extra_bits;
-  s.magnitude[l] = static_cast<std::uint32_t>(slot.least_magnitude);
+  const std::size_t slot = first + CountBelow(tables.lasts.data() + first, s.low[l]);
+  static_assert(sizeof(LaneSlot) == 16);
+  std::memcpy(&s.slot[l], &tables.lane_slots[slot], sizeof(LaneSlot));
+}
+
+// The parts of four slots, a slot in each lane of a block: from rows to columns.
+struct SlotColumns {
+  Words start;
+  Words width;
+  Words magnitude;
+  Words extra_bits;
+};
+
+HWY_INLINE SlotColumns TransposeSlots(const LaneSlot* slots) {
+  // Row r holds the slots of lanes r, r + 4, r + 8, …, as TransposeRates has its rows.
+  const hn::Full128<std::uint32_t> quarter;
+  const auto load = [&](std::size_t l) { return hn::Load(quarter, reinterpret_cast<const std::uint32_t*>(slots + l)); };
+  const auto row = [&](std::size_t r) -> Words {
+#if HWY_MAX_BYTES >= 64
+    const hn::Full256<std::uint32_t> half;
+    return hn::Combine(kWords, hn::Combine(half, load(r + 12), load(r + 8)), hn::Combine(half, load(r + 4), load(r)));
+#elif HWY_MAX_BYTES >= 32
+    return hn::Combine(kWords, load(r + 4), load(r));
+#else
+    return load(r);
+#endif
+  };
+  const auto low01 = hn::BitCast(kLongs, hn::InterleaveLower(kWords, row(0), row(1)));
+  const auto low23 = hn::BitCast(kLongs, hn::InterleaveLower(kWords, row(2), row(3)));
+  const auto high01 = hn::BitCast(kLongs, hn::InterleaveUpper(kWords, row(0), row(1)));
+  const auto high23 = hn::BitCast(kLongs, hn::InterleaveUpper(kWords, row(2), row(3)));
+  return {hn::BitCast(kWords, hn::InterleaveLower(kLongs, low01, low23)),
+          hn::BitCast(kWords, hn::InterleaveUpper(kLongs, low01, low23)),
+          hn::BitCast(kWords, hn::InterleaveLower(kLongs, high01, high23)),
+          hn::BitCast(kWords, hn::InterleaveUpper(kLongs, high01, high23))};
+}
+
+// Pops the symbols that were found, and takes the steps.
+template <typename Unit>
+HWY_INLINE void StepLanes(LaneState& s, const ExpandedTables& tables) {
+  std::uint64_t extra = 0;
+  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+    const SlotColumns slots = TransposeSlots(s.slot.data() + l);
+    PopLanes(s, l, slots.start, slots.width);
+    hn::Store(slots.magnitude, kWords, s.magnitude.data() + l);
+    extra |= MaskBits(kWords, hn::Ne(slots.extra_bits, hn::Zero(kWords))) << l;
+  }
+  for (; extra != 0; extra &= extra - 1) PopExtraBits(s, LowestBit(extra));
+  constexpr std::uint32_t kTop = 1u << (8 * sizeof(Unit) - 1);
+  constexpr std::uint32_t kAll = kTop | (kTop - 1);
+  const auto rest = hn::Set(kWords, tables.rule.order == Order::kSignMagnitude ? kTop - 1 : 0);
+  const auto top = hn::Set(kWords, kTop);
+  // Stepped() of every lane.
+  const auto swap = [&](Words v) {
+    return hn::Xor(v, hn::IfThenElseZero(hn::Ne(hn::And(v, top), hn::Zero(kWords)), rest));
+  };
+  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+    const auto ordered = swap(hn::Load(kWords, s.old_unit.data() + l));
+    const auto magnitude = hn::Load(kWords, s.magnitude.data() + l);
+    const auto down = hn::MaskFromVec(hn::Load(kWords, s.down.data() + l));
+    const auto stepped = hn::IfThenElse(down, hn::Sub(ordered, magnitude), hn::Add(ordered, magnitude));
+    hn::Store(swap(hn::And(stepped, hn::Set(kWords, kAll))), kWords, s.new_unit.data() + l);
+  }
 }
 
 template <typename Unit, bool kUniform>
@@ -371,7 +403,10 @@ class LaneDecoder {
       s_.words[l] = tile.stream.data();
       StoreCoder(coder, s_, l);
       s_.base[l] = tile.base;
-      s_.unit_count[l] = tile.unit_count;
+      s_.whole_blocks[l] = tile.unit_count / kTimeBlock;
+      const std::size_t whole_bytes = std::size_t{s_.whole_blocks[l]} * kTimeBlock * sizeof(Unit);
+      s_.last_block[l].fill(0);
+      std::memcpy(s_.last_block[l].data(), tile.base + whole_bytes, tile.unit_count * sizeof(Unit) - whole_bytes);
       s_.positions[l] = tile.positions;
       s_.new_units[l] = tile.new_units;
       s_.old_units[l] = tile.old_units;
@@ -392,12 +427,12 @@ class LaneDecoder {
     move(s_.low), move(s_.high), move(s_.next_word), move(s_.words_left), move(s_.next), move(s_.zero);
     move(s_.zero_high), move(s_.total), move(s_.changed), move(s_.max_changed), move(s_.position), move(s_.time);
     move(s_.index), move(s_.begin), move(s_.end), move(s_.old_unit), move(s_.down), move(s_.total_exact);
-    move(s_.unit_class), move(s_.words), move(s_.times), move(s_.base), move(s_.unit_count), move(s_.positions),
-        move(s_.new_units), move(s_.old_units);
+    move(s_.unit_class), move(s_.words), move(s_.times), move(s_.base), move(s_.whole_blocks), move(s_.last_block),
+        move(s_.positions), move(s_.new_units), move(s_.old_units);
     move(s_.tile);
     // An idle lane neither reads words nor pops extra bits.
     s_.words_left[last] = 0;
-    s_.extra_bits[last] = 0;
+    s_.slot[last] = {};
   }
 
   void Event() {

@@ -20,13 +20,6 @@ Error Damaged(const char* what) {
 
 }  // namespace
 
-std::uint32_t RateOf(int code) {
-  // round(128 * 2^(j/8))
-  constexpr std::array<std::uint32_t, 8> kMantissa = {128, 140, 152, 166, 181, 197, 215, 235};
-  WW_CHECK(code >= 0 && code <= kMaxRateCode);
-  return (kMantissa[code & 7] << (code >> 3)) >> 7;
-}
-
 void TableSet::Write(ByteWriter& out) const {
   std::uint8_t flags = rule.order == Order::kSignMagnitude ? kFlagSignMagnitude : 0;
   if (dense) flags |= kFlagDense;
@@ -127,6 +120,7 @@ ExpandedTables::ExpandedTables(const TableSet& set, int scale) : rule(set.rule),
   events.resize(kClassCount * stride);
   lasts.assign(kClassCount * stride, 0xffffffff);
   slots.resize(kClassCount * stride);
+  lane_slots.resize(kClassCount * stride);
   for (std::size_t c = 0; c < kClassCount; ++c) {
     rates[c] = set.dense ? 0 : RateOf(std::clamp(set.rate_codes[c] + scale, 0, kMaxRateCode));
     const std::vector<std::uint32_t> widths = NormalizedWidths(set.symbols[c], set.AlphabetSize());
@@ -144,6 +138,8 @@ ExpandedTables::ExpandedTables(const TableSet& set, int scale) : rule(set.rule),
         slots[slot].extra_bits = static_cast<std::uint32_t>(BucketExtraBits(bucket));
         slots[slot].least_magnitude = MagnitudeOf(bucket, 0);
       }
+      lane_slots[slot] = {event.start, event.width, static_cast<std::uint32_t>(slots[slot].least_magnitude),
+                          slots[slot].extra_bits};
       ++slot;
     }
     if (start != 0) usable_classes |= 1u << c;

@@ -25,7 +25,10 @@ inline constexpr std::size_t kSymbolStep = 16;
 
 // Codes are logarithmic, eight steps a doubling: RateOf(0) = 1 … RateOf(kMaxRateCode) < 2^24.
 inline constexpr int kMaxRateCode = 191;
-std::uint32_t RateOf(int code);
+constexpr std::uint32_t RateOf(int code) {
+  constexpr std::array<std::uint32_t, 8> kMantissa = {128, 140, 152, 166, 181, 197, 215, 235};  // round(128 * 2^(j/8))
+  return (kMantissa[static_cast<std::size_t>(code & 7)] << (code >> 3)) >> 7;
+}
 
 // class = min(15, max(0, ((unit >> shift) & (2^bits - 1)) - lowest)): for floats the exponent, within a window.
 struct ClassRule {
@@ -87,6 +90,14 @@ struct SymbolSlot {
   std::uint64_t least_magnitude;  // of its bucket; 0 for the symbol "unchanged" of a dense set
 };
 
+// The same for units of up to 32 bits, in the form that vectors take in whole.
+struct LaneSlot {
+  std::uint32_t start;
+  std::uint32_t width;
+  std::uint32_t least_magnitude;
+  std::uint32_t extra_bits;
+};
+
 struct ExpandedTables {
   ClassRule rule;
   bool uniform = false;
@@ -101,6 +112,7 @@ struct ExpandedTables {
   // a position is the first whose lasts[] is not below it; after the possible ones, lasts[] is 2^32 - 1 throughout.
   std::vector<std::uint32_t> lasts;
   std::vector<SymbolSlot> slots;
+  std::vector<LaneSlot> lane_slots;
   std::uint32_t usable_classes = 0;  // a bit for each class that has symbols at all
 
   // REQUIRES: set.CheckFits().

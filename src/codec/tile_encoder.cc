@@ -33,12 +33,7 @@ void TileEncoder::FindChanged(const TileInput& tile, Lane& lane) const {
     const std::uint32_t found =
         kernels_.find_changed(tile.old_units + offset, tile.new_units + offset,
                               std::min(kChunkUnits, tile.count - begin), sizeof(Unit), in_chunk.data());
-    if (lane.positions.size() < total + found) lane.positions.resize(2 * (total + found));
-    // On its own: the lane's last tile may have had narrower units.
-    if (lane.old_units.size() < (total + found) * sizeof(Unit)) {
-      lane.old_units.resize(2 * (total + found) * sizeof(Unit));
-      lane.new_units.resize(lane.old_units.size());
-    }
+    lane.MakeRoom(total + found, sizeof(Unit));
     // The bits are taken along now, while they are at hand.
     for (std::uint32_t k = 0; k < found; ++k) {
       const std::uint32_t at = begin + in_chunk[k];
@@ -48,7 +43,15 @@ void TileEncoder::FindChanged(const TileInput& tile, Lane& lane) const {
     }
     total += found;
   }
-  lane.positions.resize(total);
+  lane.changed = total;
+}
+
+void TileEncoder::Lane::MakeRoom(std::size_t count, std::size_t unit_bytes) {
+  if (positions.size() < count) positions.resize(2 * count);
+  if (old_units.size() < count * unit_bytes) {
+    old_units.resize(2 * count * unit_bytes);
+    new_units.resize(2 * count * unit_bytes);
+  }
 }
 
 template <typename Unit>
@@ -62,10 +65,10 @@ void TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& tabl
     times_.resize(TimesRoom(tile.count));
     total = kernels_.sum_rates(tile.old_units, tile.count, sizeof(Unit), tables, times_.data());
   }
-  const std::size_t changed = lane.positions.size();
+  const std::size_t changed = lane.changed;
   located_.resize(std::max(located_.size(), changed));
-  kernels_.locate_changes(tile.old_units, tile.count, sizeof(Unit), tables, times_.data(), lane.positions,
-                          located_.data());
+  kernels_.locate_changes(tile.old_units, tile.count, sizeof(Unit), tables, times_.data(),
+                          std::span(lane.positions).first(changed), located_.data());
   // Between two changes there is at most one survival for each horizon of time.
   lane.events.resize(std::max(lane.events.size(), kMaxEventsPerUnit * changed + total / kHorizon + 2));
   RansEvent* event = lane.events.data();
@@ -145,7 +148,7 @@ void TileEncoder::EncodeSparse(std::span<const TileInput> tiles, int unit_bytes,
     for (std::size_t k = 0; k < tiles.size(); ++k) {
       FindChanged<Unit>(tiles[k], lanes_[k]);
       lanes_[k].event_count = 0;  // a tile in which nothing changes takes no bytes
-      if (!lanes_[k].positions.empty()) SparseEvents<Unit>(tiles[k], tables, lanes_[k]);
+      if (lanes_[k].changed != 0) SparseEvents<Unit>(tiles[k], tables, lanes_[k]);
     }
   });
   PushEvents(tiles.size());
@@ -170,28 +173,31 @@ void TileEncoder::Compare(std::span<const TileInput> tiles, int unit_bytes) {
 }
 
 void TileEncoder::PushEvents(std::size_t lane_count) {
-  std::array<RansEncoder, kLanes> coders;
-  std::array<std::uint32_t*, kLanes> words{};
-  std::array<const RansEvent*, kLanes> next{};
-  std::size_t longest = 0;
-  std::size_t shortest = lane_count == kLanes ? lanes_[0].event_count : 0;
-  for (std::size_t k = 0; k < lane_count; ++k) {
-    Lane& lane = lanes_[k];
-    lane.words.resize(std::max(lane.words.size(), lane.event_count + 1));
-    words[k] = lane.words.data();
-    next[k] = lane.events.data() + lane.event_count;
-    longest = std::max(longest, lane.event_count);
-    shortest = std::min(shortest, lane.event_count);
-  }
-  // Side by side as long as all have events, which hides the latency of the divisions; then each to its end.
-  for (std::size_t i = 0; i < shortest; ++i) {
-    for (std::size_t k = 0; k < kLanes; ++k) coders[k].Push(*--next[k], words[k]);
-  }
-  for (std::size_t k = 0; k < lane_count; ++k) {
-    Lane& lane = lanes_[k];
-    while (next[k] != lane.events.data()) coders[k].Push(*--next[k], words[k]);
-    lane.stream.clear();
-    if (lane.event_count != 0) coders[k].Finish({lane.words.data(), words[k]}, lane.stream);
+  // A few lanes side by side, in registers, hide the latency of the divisions. They go together as long as all have
+  // events, then each to its end.
+  constexpr std::size_t kTogether = 4;
+  for (std::size_t first = 0; first < lane_count; first += kTogether) {
+    const std::size_t count = std::min(kTogether, lane_count - first);
+    std::array<RansEncoder, kTogether> coders;
+    std::array<std::uint32_t*, kTogether> words{};
+    std::array<const RansEvent*, kTogether> next{};
+    std::size_t shared = count == kTogether ? lanes_[first].event_count : 0;
+    for (std::size_t k = 0; k < count; ++k) {
+      Lane& lane = lanes_[first + k];
+      lane.words.resize(std::max(lane.words.size(), lane.event_count + 1));
+      words[k] = lane.words.data();
+      next[k] = lane.events.data() + lane.event_count;
+      shared = std::min(shared, lane.event_count);
+    }
+    for (std::size_t i = 0; i < shared; ++i) {
+      for (std::size_t k = 0; k < kTogether; ++k) coders[k].Push(*--next[k], words[k]);
+    }
+    for (std::size_t k = 0; k < count; ++k) {
+      Lane& lane = lanes_[first + k];
+      while (next[k] != lane.events.data()) coders[k].Push(*--next[k], words[k]);
+      lane.stream.clear();
+      if (lane.event_count != 0) coders[k].Finish({lane.words.data(), words[k]}, lane.stream);
+    }
   }
 }
 

@@ -42,18 +42,23 @@ class TileEncoder {
 
   [[nodiscard]] std::span<const std::uint8_t> stream(std::size_t k) const { return lanes_[k].stream; }
   [[nodiscard]] TileChanges changes(std::size_t k) const {
-    return {lanes_[k].positions, lanes_[k].old_units.data(), lanes_[k].new_units.data()};
+    const Lane& lane = lanes_[k];
+    return {std::span(lane.positions).first(lane.changed), lane.old_units.data(), lane.new_units.data()};
   }
 
  private:
   struct Lane {
+    // What changes: memory that only grows, and how many there are.
     std::vector<std::uint32_t> positions;
     std::vector<std::uint8_t> old_units;
     std::vector<std::uint8_t> new_units;
+    std::size_t changed = 0;
     std::vector<RansEvent> events;  // in the decoder's order
     std::size_t event_count = 0;
     std::vector<std::uint32_t> words;
     std::vector<std::uint8_t> stream;
+
+    void MakeRoom(std::size_t count, std::size_t unit_bytes);
   };
 
   template <typename Unit>
