@@ -34,12 +34,12 @@ constexpr std::uint8_t kFileFollows = 1;
 constexpr std::uint8_t kNoMoreFiles = 0;
 
 // The journal is written in pieces of about this size.
-constexpr std::size_t kJournalBuffer = std::size_t{1} << 20;
+constexpr std::size_t kJournalBuffer = std::size_t{1} << 18;
 // Neighbouring changes become one run up to this size.
 constexpr std::size_t kMaxRunBytes = std::size_t{1} << 16;
 // Runs closer than this are read and written together: a call costs more than the bytes between.
 constexpr std::uint64_t kMaxGapBytes = 4096;
-constexpr std::uint64_t kMaxSegmentBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxSegmentBytes = std::uint64_t{1} << 18;
 
 fs::path JournalOf(const fs::path& checkpoint) {
   std::error_code ignored;

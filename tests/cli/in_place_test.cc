@@ -73,45 +73,60 @@ std::shared_ptr<const StagedChange> Change(const Checkpoint& before, const Check
   return change.value();
 }
 
+OwnedTensor Filled(const std::string& name, std::size_t units, std::uint32_t factor) {
+  OwnedTensor tensor{{name, DType::kBF16, {units}}, std::vector<std::uint8_t>(2 * units)};
+  for (std::size_t i = 0; i < tensor.bytes.size(); ++i) tensor.bytes[i] = static_cast<std::uint8_t>(i * factor >> 3);
+  return tensor;
+}
+
 // Two shards with changes here and there, all over, and not at all; large enough for several writes of each kind.
-struct Fixture {
-  TemporaryDirectory directory;
+struct States {
   Contents before;
   Contents after;
   std::shared_ptr<const StagedChange> change;
 
-  static OwnedTensor Filled(const std::string& name, std::size_t units, std::uint32_t factor) {
-    OwnedTensor tensor{{name, DType::kBF16, {units}}, std::vector<std::uint8_t>(2 * units)};
-    for (std::size_t i = 0; i < tensor.bytes.size(); ++i) tensor.bytes[i] = static_cast<std::uint8_t>(i * factor >> 3);
-    return tensor;
+  // Made once: encoding takes long under a sanitizer.
+  static const States& Get() {
+    static const States states;
+    return states;
   }
 
-  Fixture() {
-    std::vector<OwnedTensor> tensors = {Filled("dense", 700'000, 7), Filled("same", 1000, 5),
-                                        Filled("sparse", 800'000, 11)};
-    Write(tensors);
-    before = ContentsOf(Weights());
+ private:
+  States() {
+    const std::vector<OwnedTensor> tensors = {Filled("dense", 200'000, 7), Filled("same", 1000, 5),
+                                              Filled("sparse", 150'000, 11)};
     std::vector<OwnedTensor> changed = tensors;
     for (std::uint8_t& byte : changed[0].bytes) byte ^= 0x15;
-    for (std::size_t i = 0; i < changed[2].bytes.size(); i += i < 1000 ? 2 : 400'002) changed[2].bytes[i] ^= 0x01;
-    const auto after_memory = Checkpoint::FromMemory(changed);
-    change = Change(Open(Weights()), after_memory.value());
-    fs::remove_all(Weights());
-    Write(changed);
-    after = ContentsOf(Weights());
-    Restore(Weights(), before);
+    for (std::size_t i = 0; i < changed[2].bytes.size(); i += i < 1000 ? 2 : 75'002) changed[2].bytes[i] ^= 0x01;
+    const auto old_state = Checkpoint::FromMemory(tensors);
+    const auto new_state = Checkpoint::FromMemory(changed);
+    before = Written(old_state.value());
+    after = Written(new_state.value());
+    change = Change(old_state.value(), new_state.value());
   }
 
-  [[nodiscard]] fs::path Weights() const { return directory / "weights"; }
-
-  void Write(const std::vector<OwnedTensor>& tensors) const {
-    const auto memory = Checkpoint::FromMemory(tensors);
+  static Contents Written(const Checkpoint& checkpoint) {
+    const TemporaryDirectory directory;
     CheckpointOptions options;
-    options.max_shard_bytes = 1'450'000;
-    const Status written = WriteCheckpoint(memory.value().layout(), Weights(), options, DataOf(memory.value()));
-    ASSERT_TRUE(written.ok()) << written.error().message();
-    ASSERT_EQ(ContentsOf(Weights()).size(), 3U);
+    options.max_shard_bytes = 410'000;
+    const Status written = WriteCheckpoint(checkpoint.layout(), directory / "weights", options, DataOf(checkpoint));
+    EXPECT_TRUE(written.ok()) << written.error().message();
+    Contents contents = ContentsOf(directory / "weights");
+    EXPECT_EQ(contents.size(), 3U);
+    return contents;
   }
+};
+
+// A directory that holds the state before.
+struct Fixture {
+  TemporaryDirectory directory;
+  const Contents& before = States::Get().before;
+  const Contents& after = States::Get().after;
+  std::shared_ptr<const StagedChange> change = States::Get().change;
+
+  Fixture() { Restore(directory.path(), before); }
+
+  [[nodiscard]] const fs::path& Weights() const { return directory.path(); }
 
   Status Update(const FaultHook& hook = {}) const {
     const Checkpoint base = Open(Weights());
@@ -228,7 +243,7 @@ class PendingInPlace : public ::testing::Test {
 
 TEST_F(PendingInPlace, ADamagedJournalIsRefused) {
   const std::string& journal = cut_off_.at(kJournal);
-  for (std::size_t at = 0; at < journal.size(); at += 300'007) {
+  for (std::size_t at = 0; at < journal.size(); at += 100'003) {
     std::string damaged = journal;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
     WriteAll(fixture_.Weights() / kJournal, damaged);
