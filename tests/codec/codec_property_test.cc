@@ -172,7 +172,7 @@ RC_GTEST_PROP(Delta, LeadsFromAnyStateToAnyOther, ()) {
 RC_GTEST_PROP(Delta, OfLargeTensorsWithOneLookAtASample, ()) {
   // Above 16384 units tables are made from a part, and the rest may hold anything.
   Random random = AnySource();
-  const TensorSpec spec{"t", AllDTypes()[Below(random, AllDTypes().size())], {4 * (20'000 + Below(random, 30'000))}};
+  const TensorSpec spec{"t", AllDTypes()[Below(random, AllDTypes().size())], {4 * (5000 + Below(random, 12'000))}};
   OwnedTensor old_tensor = AnyTensor(random, spec);
   OwnedTensor new_tensor = old_tensor;
   const auto width = static_cast<std::size_t>(UnitBytes(spec.dtype));
@@ -192,7 +192,7 @@ RC_GTEST_PROP(Delta, OfLargeTensorsWithOneLookAtASample, ()) {
 
 RC_GTEST_PROP(Delta, HasTheSameBytesForEveryThreadCountAndInstructionSet, ()) {
   Random random = AnySource();
-  const Pair pair = AnyPair(random, true, 30'000);
+  const Pair pair = AnyPair(random, true, static_cast<std::uint64_t>(Rounds(30'000)));
   const CodingRequest coding = kRequests[Below(random, std::size(kRequests))];
   const EncodeRequest request = WholeRequest(pair.before, pair.after, coding);
   const Bytes truth = MustEncode(request, *ScalarKernels()).file;

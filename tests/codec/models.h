@@ -22,6 +22,15 @@ namespace weightwire::testing {
 
 using Bytes = std::vector<std::uint8_t>;
 
+// How many rounds a test of random cases makes: a fifth under the sanitizers, which are that much slower.
+constexpr int Rounds(int rounds) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return rounds / 5;
+#else
+  return rounds;
+#endif
+}
+
 // A state that owns its bits. Tensors by the layout.
 struct Model {
   std::shared_ptr<const Layout> layout = std::make_shared<const Layout>();

@@ -159,7 +159,7 @@ TEST_F(NothingWrong, RandomBitFlipsUnderAFreshHash) {
   int same = 0;
   for (const CodingRequest coding : {CodingRequest::kSmallest, CodingRequest::kGaps, CodingRequest::kDense}) {
     const Bytes file = DeltaBetween(before_, after_, coding);
-    for (int i = 0; i < 1500; ++i) {
+    for (int i = 0; i < Rounds(1500); ++i) {
       Bytes flipped = file;
       const std::size_t header = HashOffset(file);
       // Half of them in the index and the tables, where the structure is.
@@ -178,7 +178,7 @@ TEST_F(NothingWrong, RandomBitFlipsUnderAFreshHash) {
       ++same;
     }
   }
-  EXPECT_GT(refused, 3500);
+  EXPECT_GT(refused, Rounds(3500));
   RecordProperty("harmless", same);
 }
 
@@ -186,7 +186,7 @@ TEST_F(NothingWrong, PiecesMovedUnderAFreshHash) {
   // Bytes of the payload swapped, doubled, dropped and zeroed, with lengths kept.
   const StateView base = ViewOf(before_);
   const OpenFile good = Open(file_);
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < Rounds(1000); ++i) {
     OpenFile bad = good;
     const std::size_t size = 1 + Below(random_, 64);
     const std::size_t from = Below(random_, bad.payload.size() - size);
