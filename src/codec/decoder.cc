@@ -17,8 +17,17 @@ namespace weightwire {
 
 namespace {
 
-// Tiles that one job decodes: enough to keep all lanes busy to near the end.
+// Tiles that one job decodes: enough to keep all lanes busy to near the end, but of large tiles no more than there are
+// lanes, for a job may have to copy their base.
 constexpr std::size_t kTilesPerJob = 4 * kLanes;
+constexpr std::uint64_t kJobUnits = 1 << 21;
+std::uint64_t TilesPerJob(int tile_log2) {
+  return std::clamp<std::uint64_t>(kJobUnits >> tile_log2, kLanes, kTilesPerJob);
+}
+// Changes that a tile has room for at the least.
+constexpr std::uint64_t kLeastRoom = 256;
+// Units of the tiles that are decoded again with room for all their units to change.
+constexpr std::size_t kLargeRoomUnits = 1 << 20;
 // Units that one job of a whole entry compares.
 constexpr std::uint64_t kWholePieceUnits = 1 << 20;
 
@@ -54,6 +63,34 @@ struct Worker {
   std::vector<std::uint32_t> positions;
   std::vector<std::uint8_t> new_units;
   std::vector<std::uint8_t> old_units;
+  std::unique_ptr<Worker> for_large_tiles;
+
+  Worker& ForLargeTiles() {
+    if (for_large_tiles == nullptr) for_large_tiles = std::make_unique<Worker>();
+    return *for_large_tiles;
+  }
+};
+
+// Memory of a worker for what tiles decode to.
+class TileRoom {
+ public:
+  TileRoom(Worker& worker, std::size_t units, std::size_t unit_bytes) : worker_(worker), unit_bytes_(unit_bytes) {
+    worker.positions.resize(std::max(worker.positions.size(), units));
+    worker.new_units.resize(std::max(worker.new_units.size(), units * unit_bytes));
+    worker.old_units.resize(std::max(worker.old_units.size(), units * unit_bytes));
+  }
+
+  // The room of `size` units from `first` on.
+  void Give(SparseTile& tile, std::size_t first, std::uint32_t size) const {
+    tile.max_changed = std::min(size, tile.unit_count);
+    tile.positions = worker_.positions.data() + first;
+    tile.new_units = worker_.new_units.data() + first * unit_bytes_;
+    tile.old_units = worker_.old_units.data() + first * unit_bytes_;
+  }
+
+ private:
+  Worker& worker_;
+  std::size_t unit_bytes_;
 };
 
 class Stager {
@@ -209,9 +246,13 @@ class Stager {
     Digest digest;
     std::vector<std::uint8_t> scratch;
     const auto width = static_cast<std::uint64_t>(entry.map->unit_bytes());
-    entry.map->ForEachRun(0, entry.map->unit_count(), [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
-      digest += DigestOfRun(base_.Units(entry.origin, unit, count, scratch), unit * width, kernels_);
-    });
+    // In pieces: seen through staged changes, each is a copy.
+    for (std::uint64_t first = 0; first < entry.map->unit_count(); first += kWholePieceUnits) {
+      const std::uint64_t piece = std::min(kWholePieceUnits, entry.map->unit_count() - first);
+      entry.map->ForEachRun(first, piece, [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
+        digest += DigestOfRun(base_.Units(entry.origin, unit, count, scratch), unit * width, kernels_);
+      });
+    }
     return digest;
   }
 
@@ -235,7 +276,7 @@ class Stager {
       const Entry& entry = entries_[i];
       const std::uint64_t step = entry.index->mode == EntryMode::kWhole
                                      ? kWholePieceUnits
-                                     : std::uint64_t{kTilesPerJob} << entry.index->tile_log2;
+                                     : TilesPerJob(entry.index->tile_log2) << entry.index->tile_log2;
       for (std::uint64_t first = 0; first < entry.map->unit_count(); first += step) {
         jobs_.push_back({i, first, std::min(step, entry.map->unit_count() - first), {}, {}});
       }
@@ -268,11 +309,11 @@ class Stager {
     const std::uint8_t* base = BaseUnits(entry, job.first_unit, job.unit_count, worker);
     const std::size_t first_tile = job.first_unit >> log2;
     const std::size_t count = (job.unit_count + tile_units - 1) >> log2;
-    // A lane's output has room for a whole tile: only what is used is touched.
     worker.times.resize(kLanes * TimesRoom(tile_units));
-    worker.positions.resize(std::max(worker.positions.size(), count * std::size_t{tile_units}));
-    worker.new_units.resize(std::max(worker.new_units.size(), count * std::size_t{tile_units} * sizeof(Unit)));
-    worker.old_units.resize(worker.new_units.size());
+    // Room for four times the average: nearly all tiles have less.
+    const std::uint64_t average = entry.index->changed * tile_units / entry.map->unit_count();
+    const auto room = static_cast<std::uint32_t>(std::min<std::uint64_t>(tile_units, 4 * average + kLeastRoom));
+    TileRoom rooms(worker, count * room, sizeof(Unit));
     std::array<SparseTile, kTilesPerJob> tiles;
     for (std::size_t k = 0; k < count; ++k) {
       SparseTile& tile = tiles[k];
@@ -280,20 +321,42 @@ class Stager {
       tile.base = base + at * sizeof(Unit);
       tile.unit_count = static_cast<std::uint32_t>(std::min<std::uint64_t>(tile_units, job.unit_count - at));
       tile.stream = entry.payload.subspan(entry.tile_offsets[first_tile + k], entry.index->tile_bytes[first_tile + k]);
-      tile.max_changed = static_cast<std::uint32_t>(std::min<std::uint64_t>(tile.unit_count, entry.index->changed));
-      tile.positions = worker.positions.data() + at;
-      tile.new_units = worker.new_units.data() + at * sizeof(Unit);
-      tile.old_units = worker.old_units.data() + at * sizeof(Unit);
+      rooms.Give(tile, k * room, room);
     }
     const std::span<SparseTile> used = std::span(tiles).first(count);
     kernels_.decode_sparse(used, sizeof(Unit), *entry.tables, worker.times.data(), TimesRoom(tile_units));
+    // The others again, in groups for which there is room. A group's results last until the next one is decoded.
+    std::vector<std::size_t> large;
+    for (std::size_t k = 0; k < count; ++k) {
+      if (!used[k].intact && used[k].max_changed < used[k].unit_count) large.push_back(k);
+    }
+    const std::size_t group = std::max<std::size_t>(1, kLargeRoomUnits >> log2);
+    const auto decode_group = [&](std::size_t first) {
+      std::array<SparseTile, kTilesPerJob> again;
+      const std::size_t size = std::min(group, large.size() - first);
+      const TileRoom large_rooms(worker.ForLargeTiles(), size * tile_units, sizeof(Unit));
+      for (std::size_t i = 0; i < size; ++i) {
+        again[i] = used[large[first + i]];
+        large_rooms.Give(again[i], i << log2, tile_units);
+      }
+      kernels_.decode_sparse(std::span(again).first(size), sizeof(Unit), *entry.tables, worker.times.data(),
+                             TimesRoom(tile_units));
+      for (std::size_t i = 0; i < size; ++i) used[large[first + i]] = again[i];
+    };
+    for (std::size_t first = 0; first < large.size(); first += group) decode_group(first);
     std::size_t changed = 0;
     for (const SparseTile& tile : used) {
       if (!tile.intact) return false;
       changed += tile.changed;
     }
+    if (changed > entry.index->changed) return false;
     ChunkWriter<Unit> writer(entry, job, changed);
+    std::size_t next_large = 0;
     for (std::size_t k = 0; k < count; ++k) {
+      if (next_large < large.size() && large[next_large] == k) {
+        if (next_large % group == 0 && large.size() > group) decode_group(next_large);
+        ++next_large;
+      }
       const SparseTile& tile = used[k];
       for (std::uint32_t c = 0; c < tile.changed; ++c) {
         writer.Add((k << log2) + tile.positions[c], LoadUnit<Unit>(tile.old_units, c),

@@ -252,6 +252,8 @@ Cost OverfitCost(const Sample& sample, const TableSet& set) {
 }
 
 // Tiles of half a kibibyte to one: small enough to spread over threads, large enough to cost little.
+// A dense tile has events for all of its units, which take memory however cheap they are.
+constexpr int kMaxDenseTileLog2 = 14;
 int TileLog2(Cost cost, std::uint64_t units) {
   constexpr Cost kTileCost = Cost{1024 * 8} << kCostBits;
   int log2 = kMinTileLog2 + 4;
@@ -303,6 +305,7 @@ class Chooser {
     coding.scale = best.scale;
     if (best.mode == EntryMode::kWhole) return coding;
     coding.tile_log2 = TileLog2(best.cost, std::max<std::uint64_t>(1, entry.sample.units));
+    if (best.mode == EntryMode::kDense) coding.tile_log2 = std::min(coding.tile_log2, kMaxDenseTileLog2);
     coding.table_set = best.shared.has_value() ? Shared(*best.shared) : Append(best.own);
     return coding;
   }
