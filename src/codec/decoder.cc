@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <tuple>
 
 #include "base/bytes.h"
 #include "codec/staged_builder.h"
@@ -95,8 +96,9 @@ class TileRoom {
 
 class Stager {
  public:
-  Stager(const DeltaFile& file, const StateView& base, const Kernels& kernels, ThreadPool& pool)
-      : file_(file), base_(base), kernels_(kernels), pool_(pool), workers_(pool.threads()) {}
+  Stager(std::span<const DeltaFile> parts, const std::optional<StateDigests>& promised, const StateView& base,
+         const Kernels& kernels, ThreadPool& pool)
+      : parts_(parts), promised_(promised), base_(base), kernels_(kernels), pool_(pool), workers_(pool.threads()) {}
 
   Result<std::shared_ptr<const StagedChange>> Run() {
     WW_RETURN_IF_ERROR(CheckBase());
@@ -110,22 +112,29 @@ class Stager {
   [[nodiscard]] const TensorSpec& SpecOf(const Entry& entry) const { return after_->tensors()[entry.index->tensor]; }
 
   Status CheckBase() {
-    const DeltaIndex& index = file_.index();
-    if (index.layout_hash != base_.layout().hash()) {
-      return OtherBase("the names, types or shapes of the base's tensors are not those the delta applies to");
+    for (const DeltaFile& part : parts_) {
+      const DeltaIndex& index = part.index();
+      if (index.layout_hash != base_.layout().hash()) {
+        return OtherBase("the names, types or shapes of the base's tensors are not those the delta applies to");
+      }
+      if (index.layout_change != parts_.front().index().layout_change) {
+        return Damaged("its parts do not agree on the layout after it");
+      }
+      if (parts_.size() > 1 && index.state.has_value()) return Damaged("one of its parts is a delta of its own");
     }
-    if (index.state.has_value() && StateDigest(base_.layout(), base_.digests()) != index.state->before) {
+    if (promised_.has_value() && StateDigest(base_.layout(), base_.digests()) != promised_->before) {
       return OtherBase("the base's bits are not those the delta applies to (" + DescribeDifference() + ")");
     }
-    WW_TRY(Layout after, ApplyLayoutChange(base_.layout(), index.layout_change));
+    WW_TRY(Layout after, ApplyLayoutChange(base_.layout(), parts_.front().index().layout_change));
     after_ = std::make_shared<const Layout>(std::move(after));
     return Ok();
   }
 
   // The first touched tensor whose digest differs, for the error.
   [[nodiscard]] std::string DescribeDifference() const {
-    for (const IndexEntry& entry : file_.index().entries) {
-      if (file_.index().layout_change.has_value() || entry.tensor >= base_.layout().size() || entry.box.has_value())
+    for (const IndexEntry& entry : parts_.front().index().entries) {
+      if (parts_.front().index().layout_change.has_value() || entry.tensor >= base_.layout().size() ||
+          entry.box.has_value())
         break;
       if (base_.digests()[entry.tensor] != entry.before) {
         return "tensor '" + base_.layout().tensors()[entry.tensor].name + "' differs";
@@ -135,44 +144,58 @@ class Stager {
   }
 
   Status PrepareEntries() {
-    std::map<std::pair<std::size_t, int>, std::shared_ptr<const ExpandedTables>> expanded;
-    const std::vector<IndexEntry>& indices = file_.index().entries;
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      Entry entry;
-      entry.index = &indices[i];
-      entry.payload = file_.payload(i);
-      if (entry.index->tensor >= after_->size()) return Damaged("an entry names a tensor that is not there");
-      const TensorSpec& spec = SpecOf(entry);
-      if (entry.index->box.has_value()) {
-        WW_TRY(entry.map, BoxMap::Of(spec, *entry.index->box));
-      } else {
-        entry.map = BoxMap(spec);
-      }
-      const std::optional<std::size_t> origin = base_.layout().Find(spec.name);
-      entry.is_new = !origin.has_value() || base_.layout().tensors()[*origin] != spec;
-      entry.origin = entry.is_new ? 0 : *origin;
-      const int unit_bytes = entry.map->unit_bytes();
-      if (entry.index->mode == EntryMode::kWhole) {
-        if (entry.payload.size() != entry.map->unit_count() * static_cast<std::uint64_t>(unit_bytes)) {
-          return Damaged("the data of '" + spec.name + "' has the wrong size");
+    for (const DeltaFile& part : parts_) {
+      // Tables by set, width and scale: entries that agree in them share them.
+      std::map<std::tuple<std::size_t, int, int>, std::shared_ptr<const ExpandedTables>> expanded;
+      for (std::size_t i = 0; i < part.index().entries.size(); ++i) {
+        WW_TRY(Entry entry, PrepareEntry(part, i));
+        if (entry.index->mode != EntryMode::kWhole) {
+          auto& tables = expanded[{entry.index->table_set, entry.map->unit_bytes(), entry.index->scale}];
+          if (tables == nullptr) {
+            TableSet set = part.sets()[entry.index->table_set];
+            set.unit_bits = 8 * entry.map->unit_bytes();
+            WW_RETURN_IF_ERROR(set.CheckFits());
+            tables = std::make_shared<const ExpandedTables>(set, entry.index->scale);
+          }
+          entry.tables = tables;
         }
-      } else {
-        if (entry.is_new) return Damaged("'" + spec.name + "' is new, but coded as a change");
-        WW_RETURN_IF_ERROR(PrepareTiles(entry));
-        const std::pair<std::size_t, int> key(entry.index->table_set,
-                                              256 * unit_bytes + entry.index->scale + kScaleBias);
-        auto& tables = expanded[key];
-        if (tables == nullptr) {
-          TableSet set = file_.sets()[entry.index->table_set];
-          set.unit_bits = 8 * unit_bytes;
-          WW_RETURN_IF_ERROR(set.CheckFits());
-          tables = std::make_shared<const ExpandedTables>(set, entry.index->scale);
-        }
-        entry.tables = tables;
+        entries_.push_back(std::move(entry));
       }
-      entries_.push_back(std::move(entry));
     }
+    std::stable_sort(entries_.begin(), entries_.end(),
+                     [](const Entry& a, const Entry& b) { return a.index->tensor < b.index->tensor; });
     return CheckBoxes();
+  }
+
+  Result<Entry> PrepareEntry(const DeltaFile& part, std::size_t i) const {
+    Entry entry;
+    entry.index = &part.index().entries[i];
+    entry.payload = part.payload(i);
+    if (entry.index->tensor >= after_->size()) return Damaged("an entry names a tensor that is not there");
+    const TensorSpec& spec = SpecOf(entry);
+    if (entry.index->box.has_value()) {
+      WW_TRY(entry.map, BoxMap::Of(spec, *entry.index->box));
+    } else {
+      entry.map = BoxMap(spec);
+    }
+    const std::optional<std::size_t> origin = OriginOf(entry.index->tensor);
+    entry.is_new = !origin.has_value();
+    entry.origin = origin.value_or(0);
+    if (entry.index->mode != EntryMode::kWhole) {
+      if (entry.is_new) return Damaged("'" + spec.name + "' is new, but coded as a change");
+      WW_RETURN_IF_ERROR(PrepareTiles(entry));
+    } else if (entry.payload.size() != entry.map->unit_count() * static_cast<std::uint64_t>(entry.map->unit_bytes())) {
+      return Damaged("the data of '" + spec.name + "' has the wrong size");
+    }
+    return entry;
+  }
+
+  // The base's tensor that a tensor of the layout after continues.
+  [[nodiscard]] std::optional<std::size_t> OriginOf(std::size_t tensor) const {
+    const TensorSpec& spec = after_->tensors()[tensor];
+    const std::optional<std::size_t> origin = base_.layout().Find(spec.name);
+    if (!origin.has_value() || base_.layout().tensors()[*origin] != spec) return std::nullopt;
+    return origin;
   }
 
   static Status PrepareTiles(Entry& entry) {
@@ -208,13 +231,10 @@ class Stager {
       begin = end;
     }
     std::size_t added = 0;
-    for (std::size_t i = 0; i < after_->size(); ++i) {
-      const std::optional<std::size_t> origin = base_.layout().Find(after_->tensors()[i].name);
-      if (!origin.has_value() || base_.layout().tensors()[*origin] != after_->tensors()[i]) ++added;
-    }
+    for (std::size_t i = 0; i < after_->size(); ++i) added += OriginOf(i).has_value() ? 0 : 1;
     const auto delivered = static_cast<std::size_t>(
         std::count_if(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.is_new; }));
-    if (added != delivered && file_.index().state.has_value()) return Damaged("a new tensor has no data");
+    if (added != delivered) return Damaged("a new tensor has no data; if it has several parts, apply them together");
     return Ok();
   }
 
@@ -323,6 +343,8 @@ class Stager {
       tile.stream = entry.payload.subspan(entry.tile_offsets[first_tile + k], entry.index->tile_bytes[first_tile + k]);
       rooms.Give(tile, k * room, room);
     }
+    // Room for twice the usual number of changes; should a tile have more, all are decoded again with room for
+    // anything.
     const std::span<SparseTile> used = std::span(tiles).first(count);
     kernels_.decode_sparse(used, sizeof(Unit), *entry.tables, worker.times.data(), TimesRoom(tile_units));
     // The others again, in groups for which there is room. A group's results last until the next one is decoded.
@@ -418,11 +440,9 @@ class Stager {
   template <typename Unit>
   class ChunkWriter {
    public:
-    ChunkWriter(const Entry& entry, Job& job, std::size_t expected) : map_(*entry.map), job_(job) {
+    // `expected` is how many units will come, if that is known.
+    ChunkWriter(const Entry& entry, Job& job, std::size_t expected) : map_(*entry.map), job_(job), expected_(expected) {
       NextRun(job.first_unit);
-      chunk_.offsets.reserve(expected);
-      chunk_.new_units.reserve(expected * sizeof(Unit));
-      chunk_.old_units.reserve(expected * sizeof(Unit));
     }
 
     // `at` counts from the job's first unit, ascending.
@@ -432,11 +452,14 @@ class Stager {
         Flush();
         NextRun(box_unit);
       }
+      if (count_ == chunk_.offsets.size()) [[unlikely]]
+        Grow();
       const std::uint64_t unit = box_unit + to_tensor_;
       digest_.Change<Unit>(unit, old_unit, new_unit);
-      chunk_.offsets.push_back(static_cast<std::uint32_t>(unit - chunk_.first_unit));
-      AppendUnit(chunk_.old_units, old_unit);
-      AppendUnit(chunk_.new_units, new_unit);
+      chunk_.offsets[count_] = static_cast<std::uint32_t>(unit - chunk_.first_unit);
+      StoreUnit<Unit>(chunk_.old_units.data(), count_, old_unit);
+      StoreUnit<Unit>(chunk_.new_units.data(), count_, new_unit);
+      ++count_;
     }
 
     void Finish() {
@@ -445,10 +468,15 @@ class Stager {
     }
 
    private:
-    static void AppendUnit(std::vector<std::uint8_t>& units, Unit unit) {
-      const std::size_t size = units.size();
-      units.resize(size + sizeof(Unit));
-      StoreUnit<Unit>(units.data() + size, 0, unit);
+    void Grow() {
+      const bool one_run = map_.is_contiguous();
+      Resize(one_run && expected_ > count_ ? expected_ : std::max<std::size_t>(16, 2 * count_));
+    }
+
+    void Resize(std::size_t count) {
+      chunk_.offsets.resize(count);
+      chunk_.old_units.resize(count * sizeof(Unit));
+      chunk_.new_units.resize(count * sizeof(Unit));
     }
 
     void NextRun(std::uint64_t box_unit) {
@@ -459,14 +487,18 @@ class Stager {
     }
 
     void Flush() {
-      if (chunk_.offsets.empty()) return;
+      if (count_ == 0) return;
+      Resize(count_);
       job_.chunks.push_back(std::move(chunk_));
       chunk_ = {};
+      count_ = 0;
     }
 
     const BoxMap& map_;
     Job& job_;
+    std::size_t expected_;
     StagedChunk chunk_;
+    std::size_t count_ = 0;
     std::uint64_t to_tensor_ = 0;
     std::uint64_t run_end_ = 0;
     DigestOfChanges digest_;
@@ -476,10 +508,8 @@ class Stager {
     StagedChangeBuilder builder(base_.shared_layout(), after_, base_.digests());
     std::vector<Digest> digests(after_->size());
     for (std::size_t i = 0; i < after_->size(); ++i) {
-      const std::optional<std::size_t> origin = base_.layout().Find(after_->tensors()[i].name);
-      if (origin.has_value() && base_.layout().tensors()[*origin] == after_->tensors()[i]) {
-        digests[i] = base_.digests()[*origin];
-      }
+      const std::optional<std::size_t> origin = OriginOf(i);
+      if (origin.has_value()) digests[i] = base_.digests()[*origin];
     }
     std::size_t job = 0;
     std::vector<StagedChunk> chunks;
@@ -512,13 +542,14 @@ class Stager {
         chunks.clear();
       }
     }
-    if (file_.index().state.has_value() && StateDigest(*after_, digests) != file_.index().state->after) {
+    if (promised_.has_value() && StateDigest(*after_, digests) != promised_->after) {
       return Damaged("the state after the change is not the promised one");
     }
     return std::make_shared<const StagedChange>(builder.Finish(std::move(digests)));
   }
 
-  const DeltaFile& file_;
+  std::span<const DeltaFile> parts_;
+  std::optional<StateDigests> promised_;
   const StateView& base_;
   const Kernels& kernels_;
   ThreadPool& pool_;
@@ -532,7 +563,15 @@ class Stager {
 
 Result<std::shared_ptr<const StagedChange>> StageDelta(const DeltaFile& file, const StateView& base,
                                                        const Kernels& kernels, ThreadPool& pool) {
-  return Stager(file, base, kernels, pool).Run();
+  return Stager({&file, 1}, file.index().state, base, kernels, pool).Run();
+}
+
+Result<std::shared_ptr<const StagedChange>> StageParts(std::span<const DeltaFile> parts,
+                                                       const std::optional<StateDigests>& promised,
+                                                       const StateView& base, const Kernels& kernels,
+                                                       ThreadPool& pool) {
+  if (parts.empty()) return Error(ErrorCode::kInvalidArgument, "a delta must have at least one part");
+  return Stager(parts, promised, base, kernels, pool).Run();
 }
 
 Result<Layout> LayoutForDelta(const DeltaFile& file, const Layout& checkpoint) {

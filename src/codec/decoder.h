@@ -6,6 +6,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 
 #include "base/result.h"
 #include "base/threads.h"
@@ -22,6 +24,12 @@ namespace weightwire {
 // when the file breaks its promises; kLimit when it asks for more than its own numbers allow.
 Result<std::shared_ptr<const StagedChange>> StageDelta(const DeltaFile& file, const StateView& base,
                                                        const Kernels& kernels, ThreadPool& pool);
+
+// The same for a delta in several parts, written by different ranks: all of them at once. None names state digests;
+// what the whole promises comes from elsewhere, if anything does.
+Result<std::shared_ptr<const StagedChange>> StageParts(std::span<const DeltaFile> parts,
+                                                       const std::optional<StateDigests>& promised,
+                                                       const StateView& base, const Kernels& kernels, ThreadPool& pool);
 
 // The layout a delta applies to, seen from a checkpoint that may know nothing of the ties: the checkpoint's tensors
 // with the delta's aliases. kMismatch when that is not the layout the delta names.

@@ -43,6 +43,8 @@ struct LayoutChange {
   std::vector<std::size_t> removed;  // in the layout before, ascending
   std::vector<TensorSpec> added;     // by name, ascending
   Aliases aliases;                   // of the layout after
+
+  friend bool operator==(const LayoutChange&, const LayoutChange&) = default;
 };
 
 struct StateDigests {

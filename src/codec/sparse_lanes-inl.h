@@ -198,9 +198,9 @@ template <typename Unit>
 // --- the phases of an event, for all lanes ---
 
 // Where each lane's coder is, and a guess at the time. Returns the lanes that must ask exactly, a bit each.
-HWY_INLINE std::uint64_t GuessLanes(LaneState& s) {
+HWY_INLINE std::uint64_t GuessLanes(LaneState& s, std::size_t running) {
   std::uint64_t unsure = 0;
-  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+  for (std::size_t l = 0; l < running; l += kWordLanes) {
     const auto low = hn::Load(kWords, s.low.data() + l);
     const auto down = hn::Gt(low, hn::Set(kWords, kFold - 1));
     const auto position = hn::Xor(low, hn::IfThenElse(down, hn::Set(kWords, kFold), hn::Set(kWords, kFold - 1)));
@@ -218,9 +218,9 @@ HWY_INLINE std::uint64_t GuessLanes(LaneState& s) {
 
 // Pops the changes that were found. Returns the lanes whose guess fell on a neighbour, and pops nothing, if there are
 // any.
-HWY_INLINE std::uint64_t PopChanges(LaneState& s) {
+HWY_INLINE std::uint64_t PopChanges(LaneState& s, std::size_t running) {
   std::uint64_t wrong = 0;
-  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+  for (std::size_t l = 0; l < running; l += kWordLanes) {
     const auto begin = hn::Load(kWords, s.begin.data() + l);
     const auto end = hn::Load(kWords, s.end.data() + l);
     const auto position = hn::Load(kWords, s.position.data() + l);
@@ -233,7 +233,7 @@ HWY_INLINE std::uint64_t PopChanges(LaneState& s) {
     hn::Store(hn::Sub(above, below), kWords, s.width.data() + l);
   }
   if (wrong != 0) return wrong;
-  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+  for (std::size_t l = 0; l < running; l += kWordLanes) {
     PopLanes(s, l, hn::Load(kWords, s.start.data() + l), hn::Load(kWords, s.width.data() + l));
     const auto zero = hn::Load(kWords, s.zero.data() + l);
     const auto new_zero = hn::Add(zero, hn::Load(kWords, s.end.data() + l));
@@ -246,9 +246,9 @@ HWY_INLINE std::uint64_t PopChanges(LaneState& s) {
 }
 
 // Classes of the old units; a bit for each lane whose class has no symbols, or whose tile has no room.
-HWY_INLINE std::uint64_t ClassifyLanes(LaneState& s, const ExpandedTables& tables) {
+HWY_INLINE std::uint64_t ClassifyLanes(LaneState& s, std::size_t running, const ExpandedTables& tables) {
   std::uint64_t broken = 0;
-  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+  for (std::size_t l = 0; l < running; l += kWordLanes) {
     const auto lowest = hn::Set(kWords, tables.rule.lowest);
     auto field = hn::ShiftRightSame(hn::Load(kWords, s.old_unit.data() + l), tables.rule.shift);
     field = hn::And(field, hn::Set(kWords, tables.rule.FieldMask()));
@@ -267,7 +267,7 @@ template <typename Unit>
 HWY_INLINE void FindUnits(LaneState& s, std::size_t running, const ExpandedTables& tables) {
   const hn::ScalableTag<std::int32_t> ints;
   const int shift = ColumnShift<Unit>(tables.rule);
-  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+  for (std::size_t l = 0; l < running; l += kWordLanes) {
     const auto target = hn::Add(hn::Load(kWords, s.zero.data() + l), hn::Load(kWords, s.time.data() + l));
     hn::Store(target, kWords, s.time.data() + l);
     const auto from = hn::Add(hn::ShiftRight<3>(hn::Load(kWords, s.next.data() + l)), hn::Set(kWords, 1));
@@ -282,7 +282,7 @@ HWY_INLINE void FindUnits(LaneState& s, std::size_t running, const ExpandedTable
   }
   // An idle lane looks at the block of one that is not.
   for (std::size_t l = running; l < kLanes; ++l) s.block_units[l] = s.block_units[0];
-  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+  for (std::size_t l = 0; l < running; l += kWordLanes) {
     const RateColumns rates = TransposeRates(
         [&](std::size_t k) { return LoadBlock<Unit>(s.block_units[l + k], tables.rule); }, shift, tables);
     const auto target = hn::Load(kWords, s.time.data() + l);
@@ -346,9 +346,9 @@ HWY_INLINE SlotColumns TransposeSlots(const LaneSlot* slots) {
 
 // Pops the symbols that were found, and takes the steps.
 template <typename Unit>
-HWY_INLINE void StepLanes(LaneState& s, const ExpandedTables& tables) {
+HWY_INLINE void StepLanes(LaneState& s, std::size_t running, const ExpandedTables& tables) {
   std::uint64_t extra = 0;
-  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+  for (std::size_t l = 0; l < running; l += kWordLanes) {
     const SlotColumns slots = TransposeSlots(s.slot.data() + l);
     PopLanes(s, l, slots.start, slots.width);
     hn::Store(slots.magnitude, kWords, s.magnitude.data() + l);
@@ -363,7 +363,7 @@ HWY_INLINE void StepLanes(LaneState& s, const ExpandedTables& tables) {
   const auto swap = [&](Words v) {
     return hn::Xor(v, hn::IfThenElseZero(hn::Ne(hn::And(v, top), hn::Zero(kWords)), rest));
   };
-  for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+  for (std::size_t l = 0; l < running; l += kWordLanes) {
     const auto ordered = swap(hn::Load(kWords, s.old_unit.data() + l));
     const auto magnitude = hn::Load(kWords, s.magnitude.data() + l);
     const auto down = hn::MaskFromVec(hn::Load(kWords, s.down.data() + l));
@@ -436,7 +436,7 @@ class LaneDecoder {
   }
 
   void Event() {
-    const std::uint64_t unsure = GuessLanes(s_) & Running();
+    const std::uint64_t unsure = GuessLanes(s_, running_) & Running();
     // From the last: a lane that takes another's place has been asked already.
     for (std::size_t l = kLanes; unsure != 0 && l-- > 0;) {
       if (((unsure >> l) & 1) != 0 && !SettleLane<Unit>(s_, l, tables_)) StopLane(l);
@@ -451,15 +451,15 @@ class LaneDecoder {
       s_.end[l] = 1;
       s_.position[l] = kFold - 1;
     }
-    while (std::uint64_t wrong = PopChanges(s_)) {
+    while (std::uint64_t wrong = PopChanges(s_, running_)) {
       for (; wrong != 0; wrong &= wrong - 1) MendLane<Unit>(s_, LowestBit(wrong), tables_);
     }
-    const std::uint64_t broken = ClassifyLanes(s_, tables_) & Running();
+    const std::uint64_t broken = ClassifyLanes(s_, running_, tables_) & Running();
     for (std::size_t l = kLanes; broken != 0 && l-- > 0;) {
       if (((broken >> l) & 1) != 0) StopLane(l);  // damaged; intact stays false
     }
     for (std::size_t l = 0; l < running_; ++l) FindSymbol(s_, l, tables_);
-    StepLanes<Unit>(s_, tables_);
+    StepLanes<Unit>(s_, running_, tables_);
     for (std::size_t l = 0; l < running_; ++l) {
       const std::uint32_t k = s_.changed[l]++;
       s_.positions[l][k] = s_.index[l];
@@ -475,7 +475,7 @@ class LaneDecoder {
     const std::uint32_t rate = tables_.rates[0];
     // Off by one once in a while, which PopChanges notices.
     const auto inverse = static_cast<std::uint32_t>(std::min<std::uint64_t>(kRansTotal / rate + 1, ~0u));
-    for (std::size_t l = 0; l < kLanes; l += kWordLanes) {
+    for (std::size_t l = 0; l < running_; l += kWordLanes) {
       const auto skipped = MultiplyShift<32>(hn::Load(kWords, s_.time.data() + l), hn::Set(kWords, inverse));
       const auto begin = hn::Mul(skipped, hn::Set(kWords, rate));
       hn::Store(hn::Add(hn::Load(kWords, s_.next.data() + l), skipped), kWords, s_.index.data() + l);
