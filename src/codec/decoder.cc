@@ -343,8 +343,6 @@ class Stager {
       tile.stream = entry.payload.subspan(entry.tile_offsets[first_tile + k], entry.index->tile_bytes[first_tile + k]);
       rooms.Give(tile, k * room, room);
     }
-    // Room for twice the usual number of changes; should a tile have more, all are decoded again with room for
-    // anything.
     const std::span<SparseTile> used = std::span(tiles).first(count);
     kernels_.decode_sparse(used, sizeof(Unit), *entry.tables, worker.times.data(), TimesRoom(tile_units));
     // The others again, in groups for which there is room. A group's results last until the next one is decoded.
