@@ -1,5 +1,6 @@
 // The kernels once per instruction set, through highway, and the choice between them.
-#define HWY_WANT_AVX3_DL 1
+// Enough: what else highway knows for x86 would only take time to compile.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/kernels_simd.cc"
 #include <hwy/foreach_target.h>
@@ -484,10 +485,8 @@ void LocateChanges(const std::uint8_t* units, std::uint32_t count, int unit_byte
 }  // namespace
 
 const Kernels* GetKernels() {
-#if HWY_TARGET == HWY_AVX3_DL
+#if HWY_TARGET == HWY_AVX3
   constexpr const char* kName = "avx512";
-#elif HWY_TARGET == HWY_AVX3
-  constexpr const char* kName = "avx512-skx";
 #elif HWY_TARGET == HWY_AVX2
   constexpr const char* kName = "avx2";
 #elif HWY_TARGET == HWY_SSE4
@@ -521,9 +520,6 @@ struct Target {
 
 // Best first.
 constexpr Target kTargets[] = {
-#if HWY_TARGETS & HWY_AVX3_DL
-    {HWY_AVX3_DL, N_AVX3_DL::GetKernels},
-#endif
 #if HWY_TARGETS & HWY_AVX3
     {HWY_AVX3, N_AVX3::GetKernels},
 #endif

@@ -413,6 +413,13 @@ class LaneDecoder {
       s_.changed[l] = 0;
       s_.max_changed[l] = tile.max_changed;
       s_.next[l] = s_.zero[l] = s_.zero_high[l] = 0;
+      // Streams are short and many, and the base is looked at here and there only: no hardware foresees either. The
+      // rates of a conditioned tile have been summed up, which has brought its base near.
+      for (std::size_t at = 0; at < tile.stream.size(); at += kLineBytes) __builtin_prefetch(tile.stream.data() + at);
+      if constexpr (kUniform) {
+        const std::size_t base_bytes = std::size_t{tile.unit_count} * sizeof(Unit);
+        for (std::size_t at = 0; at < base_bytes; at += kLineBytes) __builtin_prefetch(tile.base + at, 0, 2);
+      }
       s_.total_exact[l] = kUniform ? std::uint64_t{tables_.rates[0]} * tile.unit_count
                                    : SumRates<Unit>(tile.base, tile.unit_count, tables_, s_.times[l]);
       s_.total[l] = static_cast<std::uint32_t>(s_.total_exact[l]);
@@ -483,16 +490,13 @@ class LaneDecoder {
       hn::Store(hn::Add(begin, hn::Set(kWords, rate)), kWords, s_.end.data() + l);
     }
     for (std::size_t l = 0; l < running_; ++l) {
-      // The base is touched here and there only, which no hardware foresees. (An index past the end was a wrong guess.)
+      // An index past the end was a wrong guess.
       const std::uint32_t index = std::min(s_.index[l], s_.tile[l]->unit_count - 1);
-      const std::uint8_t* unit = s_.base[l] + std::size_t{index} * sizeof(Unit);
-      __builtin_prefetch(unit + kPrefetchBytes);
-      __builtin_prefetch(unit + kPrefetchBytes + 64);
-      s_.old_unit[l] = LoadUnit<Unit>(unit, 0);
+      s_.old_unit[l] = LoadUnit<Unit>(s_.base[l], index);
     }
   }
 
-  static constexpr std::size_t kPrefetchBytes = 512;
+  static constexpr std::size_t kLineBytes = 64;
 
   std::span<SparseTile> tiles_;
   const ExpandedTables& tables_;
