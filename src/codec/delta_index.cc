@@ -127,7 +127,7 @@ void WriteTileBytes(const std::vector<std::uint32_t>& lengths, ByteWriter& out) 
   out.Varint(lengths.size());
   if (lengths.empty()) return;
   const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
-  const int width = std::bit_width(*most - *least);
+  const auto width = static_cast<int>(std::bit_width(*most - *least));
   out.Varint(*least);
   out.U8(static_cast<std::uint8_t>(width));
   std::uint64_t bits = 0;

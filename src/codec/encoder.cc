@@ -288,7 +288,8 @@ class DeltaEncoder {
         entry.changed = report.changed;
         for (const StoredStream& stream : work.streams) {
           entry.tile_bytes.push_back(stream.size);
-          parts.payload.push_back(std::span(workers_[stream.worker].streams).subspan(stream.offset, stream.size));
+          const std::span<const std::uint8_t> all = workers_[stream.worker].streams;
+          parts.payload.push_back(all.subspan(stream.offset, stream.size));
         }
         set_used[entry.table_set] = true;
         report.mode = entry.mode == EntryMode::kDense  ? "dense"

@@ -248,14 +248,15 @@ Cost OverfitCost(const Sample& sample, const TableSet& set) {
     numbers += static_cast<std::uint64_t>(
         std::count_if(counts.symbols.begin(), counts.symbols.end(), [](std::uint64_t n) { return n != 0; }));
   }
-  return (Cost{3 * numbers} << kCostBits) / 2 * sample.units / sample.units_sampled;
+  return ((Cost{3} * numbers) << kCostBits) / 2 * sample.units / sample.units_sampled;
 }
 
-// Tiles of half a kibibyte to one: small enough to spread over threads, large enough to cost little.
 // A dense tile has events for all of its units, which take memory however cheap they are.
 constexpr int kMaxDenseTileLog2 = 14;
+
+// Tiles of half a kibibyte to one: small enough to spread over threads, large enough to cost little.
 int TileLog2(Cost cost, std::uint64_t units) {
-  constexpr Cost kTileCost = Cost{1024 * 8} << kCostBits;
+  constexpr Cost kTileCost = Cost{1024} * 8 << kCostBits;
   int log2 = kMinTileLog2 + 4;
   while (log2 < kMaxTileLog2 && (cost << (log2 + 1)) <= kTileCost * units) ++log2;
   return log2;

@@ -97,7 +97,7 @@ std::vector<std::uint32_t> NormalizedWidths(const SymbolWeights& weights, int al
   for (std::size_t s = 0; s < weight.size(); ++s) weight[s] = weights.codes[s] == 0 ? 0 : RateOf(weights.codes[s] - 1);
   const std::uint64_t sum = std::accumulate(weight.begin(), weight.end(), std::uint64_t{0});
   const std::uint32_t budget = kSymbolTotal - static_cast<std::uint32_t>(tail);
-  std::uint32_t used = static_cast<std::uint32_t>(tail);
+  auto used = static_cast<std::uint32_t>(tail);
   for (std::size_t s = 0; s < alphabet; ++s) {
     if (s >= weight.size()) {
       widths[s] = tail != 0 ? 1 : 0;
