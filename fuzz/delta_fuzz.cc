@@ -143,6 +143,7 @@ void CheckTile(std::span<const std::uint8_t> input) {
   for (const Kernels* kernels : AllKernels()) {
     std::vector<std::uint32_t> found(count);
     Bytes fresh(base.size());
+    Bytes stale(base.size());
     SparseTile tile;
     tile.base = base.data();
     tile.unit_count = count;
@@ -150,11 +151,18 @@ void CheckTile(std::span<const std::uint8_t> input) {
     tile.max_changed = count;
     tile.positions = found.data();
     tile.new_units = fresh.data();
+    tile.old_units = stale.data();
     std::vector<std::uint32_t> times(kLanes * TimesRoom(count));
     kernels->decode_sparse({&tile, 1}, width, tables, times.data(), TimesRoom(count));
     found.resize(tile.intact ? tile.changed : 0);
     fresh.resize(found.size() * static_cast<std::size_t>(width));
     WW_CHECK(std::is_sorted(found.begin(), found.end()) && (found.empty() || found.back() < count));
+    for (std::size_t k = 0; k < found.size(); ++k) {
+      const auto size = static_cast<std::size_t>(width);
+      WW_CHECK(std::equal(stale.begin() + static_cast<std::ptrdiff_t>(k * size),
+                          stale.begin() + static_cast<std::ptrdiff_t>((k + 1) * size),
+                          base.begin() + static_cast<std::ptrdiff_t>(found[k] * size)));
+    }
     WW_CHECK(!positions.has_value() || *positions == found);
     WW_CHECK(!units.has_value() || *units == fresh);
     positions = std::move(found);

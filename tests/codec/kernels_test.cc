@@ -25,7 +25,7 @@ INSTANTIATE_TEST_SUITE_P(Sets, KernelsTest, ::testing::ValuesIn(AllKernels()), [
 
 TEST_P(KernelsTest, FindTheSameChanges) {
   Random random(1);
-  for (int i = 0; i < 1500; ++i) {
+  for (int i = 0; i < Rounds(1500); ++i) {
     const int width = kWidths[i % 4];
     const auto count = static_cast<std::uint32_t>(i < 300 ? i : Below(random, kChunkUnits + 1));
     const std::size_t old_offset = Below(random, 16);
@@ -75,7 +75,7 @@ TableSet SetFor(Random& random, int width, bool uniform) {
 
 TEST_P(KernelsTest, SumTheSameRates) {
   Random random(2);
-  for (int i = 0; i < 600; ++i) {
+  for (int i = 0; i < Rounds(600); ++i) {
     const int width = kWidths[i % 4];
     const ExpandedTables tables(SetFor(random, width, false), static_cast<int>(Below(random, 255)) - 127);
     const auto count = static_cast<std::uint32_t>(i < 200 ? i / 2 : Below(random, 20'000));
@@ -105,7 +105,7 @@ TEST_P(KernelsTest, GiveTheSameDigest) {
     }
     return sums.lane;
   };
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < Rounds(2000); ++i) {
     const auto first = static_cast<std::uint32_t>(Below(random, 2) == 0 ? 0 : Below(random, kDigestBlockWords));
     const auto count = static_cast<std::uint32_t>(Below(random, kDigestBlockWords - first + 1));
     const std::size_t offset = Below(random, 8);
@@ -212,7 +212,7 @@ struct Tiles {
 
 TEST_P(KernelsTest, DecodeWhatTheEncoderWrote) {
   Random random(4);
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < Rounds(200); ++i) {
     const Tiles tiles(random, kWidths[i % 4], i % 3 == 0);
     const auto decoded = tiles.Decode(*GetParam());
     for (std::size_t t = 0; t < decoded.size(); ++t) {
@@ -231,7 +231,7 @@ TEST_P(KernelsTest, DecodeWhatTheEncoderWrote) {
 TEST_P(KernelsTest, DecodeDamagedStreamsAlike) {
   // Refused or not, the result must not depend on the instruction set, and a damaged tile must not disturb the others.
   Random random(5);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < Rounds(300); ++i) {
     Tiles tiles(random, kWidths[i % 4], i % 3 == 0);
     const auto intact = tiles.Decode(*GetParam());
     std::vector<bool> damaged(tiles.streams.size(), false);
