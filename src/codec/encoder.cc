@@ -232,7 +232,6 @@ class DeltaEncoder {
       replaced.old_units.assign(changes.old_units, changes.old_units + changed.size() * sizeof(Unit));
     }
     DigestOfChanges digest;
-    std::uint32_t single_steps = 0;
     std::size_t k = 0;
     work.map->ForEachRun(begin, input.count, [&](std::uint64_t at, std::uint64_t tensor_unit, std::uint64_t size) {
       const std::uint64_t end = at - begin + size;
@@ -241,10 +240,15 @@ class DeltaEncoder {
         const Unit old_unit = LoadUnit<Unit>(changes.old_units, k);
         const Unit new_unit = LoadUnit<Unit>(changes.new_units, k);
         digest.Change<Unit>(changed[k] + shift, old_unit, new_unit);
-        single_steps += StepBetween<Unit>(old_unit, new_unit, order).magnitude == 1;
       }
     });
     work.digest_change[tile] = digest.Finish();
+    std::uint32_t single_steps = 0;
+    for (std::size_t c = 0; c < changed.size(); ++c) {
+      const Unit up = static_cast<Unit>(ToOrdered(LoadUnit<Unit>(changes.new_units, c), order) -
+                                        ToOrdered(LoadUnit<Unit>(changes.old_units, c), order));
+      single_steps += up == 1 || up == static_cast<Unit>(-1) ? 1 : 0;
+    }
     work.single_steps[tile] = single_steps;
     if (keep) worker.replaced.push_back(std::move(replaced));
     if (work.source->update != nullptr) {

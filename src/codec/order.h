@@ -4,7 +4,7 @@
 // and magnitude become one signed number (-0 is -1 and differs from +0), for integers the pattern is its own order.
 // Both are bijections, so a step modulo 2^width loses nothing: NaN payloads and signed zeros survive.
 //
-// A step is never 0. Its sign is a raw bit; its magnitude falls into a bucket, two buckets an octave, and the rest of
+// A step is never 0. It has a direction, and a magnitude that falls into a bucket, two buckets an octave; the rest of
 // the magnitude is raw bits.
 #pragma once
 

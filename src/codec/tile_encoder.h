@@ -1,7 +1,7 @@
 // Encoding of one tile, and the decoding of dense ones (sparse decoding is a kernel: kernels.h).
 //
 // A tile is a fixed number of consecutive units of a box. Its bytes depend on its base bits, its new bits and the
-// tables alone. An encoder owns scratch memory: one per thread. spec/FORMAT.md, "Tiles".
+// tables alone. An encoder owns scratch memory: one per thread. spec/FORMAT.md, "Payload".
 #pragma once
 
 #include <array>
