@@ -1,6 +1,7 @@
 // The kernels once per instruction set, through highway, and the choice between them.
-// Enough: what else highway knows for x86 would only take time to compile.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3)
+// What highway knows beside these would only take time to compile (SSSE3), or has vectors whose size the compiler does
+// not know, which the lanes need (SVE).
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/kernels_simd.cc"
 #include <hwy/foreach_target.h>
@@ -354,6 +355,7 @@ HWY_INLINE int ColumnShift(const ClassRule& rule) {
 
 // The rates of the units of kWordLanes blocks, transposed: column k has unit k of every block, a block in each lane.
 struct RateColumns {
+  HWY_INLINE RateColumns() {}  // NOLINT(modernize-use-equals-default): the compiler's own would not be for this target
   Words column[kTimeBlock];
 };
 
