@@ -192,10 +192,7 @@ class Stager {
 
   // The base's tensor that a tensor of the layout after continues.
   [[nodiscard]] std::optional<std::size_t> OriginOf(std::size_t tensor) const {
-    const TensorSpec& spec = after_->tensors()[tensor];
-    const std::optional<std::size_t> origin = base_.layout().Find(spec.name);
-    if (!origin.has_value() || base_.layout().tensors()[*origin] != spec) return std::nullopt;
-    return origin;
+    return base_.layout().FindSame(after_->tensors()[tensor]);
   }
 
   static Status PrepareTiles(Entry& entry) {

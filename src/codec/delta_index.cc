@@ -310,15 +310,11 @@ LayoutChange CompareLayouts(const Layout& before, const Layout& after) {
   change.after_hash = after.hash();
   change.aliases = after.aliases();
   // A tensor of another type or shape is removed and added.
-  const auto same_in = [](const Layout& layout, const TensorSpec& spec) {
-    const std::optional<std::size_t> index = layout.Find(spec.name);
-    return index.has_value() && layout.tensors()[*index] == spec;
-  };
   for (std::size_t i = 0; i < before.size(); ++i) {
-    if (!same_in(after, before.tensors()[i])) change.removed.push_back(i);
+    if (!after.FindSame(before.tensors()[i]).has_value()) change.removed.push_back(i);
   }
   for (const TensorSpec& spec : after.tensors()) {
-    if (!same_in(before, spec)) change.added.push_back(spec);
+    if (!before.FindSame(spec).has_value()) change.added.push_back(spec);
   }
   return change;
 }

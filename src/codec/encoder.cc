@@ -329,12 +329,9 @@ class DeltaEncoder {
     if (!(before == after)) index.layout_change = CompareLayouts(before, after);
     if (!request_.digests_before.has_value()) return;
     delta.digests_after.resize(after.size());
-    std::vector<bool> has_old(after.size(), false);
     for (std::size_t i = 0; i < after.size(); ++i) {
-      const std::optional<std::size_t> old_index = before.Find(after.tensors()[i].name);
-      if (!old_index.has_value() || before.tensors()[*old_index] != after.tensors()[i]) continue;
-      has_old[i] = true;
-      delta.digests_after[i] = (*request_.digests_before)[*old_index];
+      const std::optional<std::size_t> old_index = before.FindSame(after.tensors()[i]);
+      if (old_index.has_value()) delta.digests_after[i] = (*request_.digests_before)[*old_index];
     }
     for (const Work& work : works_) {
       const EntryReport& report = delta.reports[work.position];

@@ -111,10 +111,7 @@ const StagedTensor* StagedChange::Find(std::size_t tensor) const {
 }
 
 std::optional<std::size_t> StagedChange::Origin(std::size_t tensor) const {
-  const TensorSpec& spec = layout_after_->tensors()[tensor];
-  const std::optional<std::size_t> index = layout_before_->Find(spec.name);
-  if (!index.has_value() || layout_before_->tensors()[*index] != spec) return std::nullopt;
-  return index;
+  return layout_before_->FindSame(layout_after_->tensors()[tensor]);
 }
 
 StagedChange StagedChange::Fold(std::span<const std::shared_ptr<const StagedChange>> changes) {

@@ -163,6 +163,11 @@ std::optional<std::size_t> Layout::Find(std::string_view name) const {
   return static_cast<std::size_t>(at - tensors_.begin());
 }
 
+std::optional<std::size_t> Layout::FindSame(const TensorSpec& spec) const {
+  const std::optional<std::size_t> index = Find(spec.name);
+  return index.has_value() && tensors_[*index] == spec ? index : std::nullopt;
+}
+
 std::optional<std::size_t> Layout::Resolve(std::string_view name) const {
   const auto alias = aliases_.find(std::string(name));
   return Find(alias == aliases_.end() ? name : alias->second);

@@ -41,7 +41,9 @@ class Layout {
 
   // Index of the tensor kept under that name. An alias is not found: look it up in aliases() first.
   [[nodiscard]] std::optional<std::size_t> Find(std::string_view name) const;
-  // The same, but an alias gives the tensor it stands for.
+  // Index of the tensor with that name, type and shape.
+  [[nodiscard]] std::optional<std::size_t> FindSame(const TensorSpec& spec) const;
+  // As Find, but an alias gives the tensor it stands for.
   [[nodiscard]] std::optional<std::size_t> Resolve(std::string_view name) const;
 
   // REQUIRES: index < size().
