@@ -20,6 +20,9 @@ enum class ErrorCode : std::uint8_t {
   kMismatch = 6,         // bytes are well-formed but belong to another base, layout or state
   kUnsupported = 7,      // valid, but needs a newer weightwire or a feature this build lacks
   kLimit = 8,            // exceeds a named limit (limits.h)
+  kUnknownOutcome = 9,   // a write was sent and its answer was lost: it may have happened, or still happen; read back
+  kRefused = 10,         // the store does not accept the credentials, or does not allow this to them; a person must act
+  kUnavailable = 11,     // not now (network, overload, time-out), and nothing was changed; trying again may help
 };
 
 class Error {

@@ -1,0 +1,93 @@
+// Time and waiting, injected. Code that needs either takes a Clock or a Sleeper, so that tests and simulations decide
+// how time passes and nothing has to wait for real.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+namespace weightwire {
+
+// A point in the time of day of some machine, ours or a store's. Two machines' clocks are never compared.
+using WallTime = std::chrono::sys_time<std::chrono::milliseconds>;
+
+// Thread safety: all calls may be made by several threads.
+class Clock {
+ public:
+  Clock() = default;
+  Clock(const Clock&) = delete;
+  Clock& operator=(const Clock&) = delete;
+  virtual ~Clock() = default;
+
+  // Time since some fixed start. Never goes back; for deadlines and durations.
+  [[nodiscard]] virtual std::chrono::nanoseconds Monotonic() const = 0;
+
+  // This machine's time of day. May jump; only for people, signatures and expiry dates given by others.
+  [[nodiscard]] virtual WallTime Wall() const = 0;
+};
+
+class SystemClock final : public Clock {
+ public:
+  [[nodiscard]] std::chrono::nanoseconds Monotonic() const override;
+  [[nodiscard]] WallTime Wall() const override;
+};
+
+// A clock that stands still until it is moved. Wall and monotonic time move together.
+class ManualClock final : public Clock {
+ public:
+  explicit ManualClock(WallTime start = WallTime(std::chrono::hours(24))) : wall_start_(start) {}
+
+  [[nodiscard]] std::chrono::nanoseconds Monotonic() const override {
+    return std::chrono::nanoseconds(passed_ns_.load());
+  }
+  [[nodiscard]] WallTime Wall() const override {
+    return wall_start_ + std::chrono::duration_cast<std::chrono::milliseconds>(Monotonic());
+  }
+  void Advance(std::chrono::nanoseconds duration) { passed_ns_ += duration.count(); }
+
+ private:
+  const WallTime wall_start_;
+  std::atomic<std::int64_t> passed_ns_{0};
+};
+
+// Waits. Thread safety as Clock's.
+class Sleeper {
+ public:
+  Sleeper() = default;
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+  virtual ~Sleeper() = default;
+
+  // False when waiting was cut short because the program is to end: give up instead of trying again.
+  [[nodiscard]] virtual bool SleepFor(std::chrono::nanoseconds duration) = 0;
+};
+
+// Waits for real. Stop ends all waiting, now and later.
+class SystemSleeper final : public Sleeper {
+ public:
+  [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override;
+  void Stop();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable stopped_;
+  bool stop_ = false;
+};
+
+// Waiting moves a manual clock and takes no time.
+class ManualSleeper final : public Sleeper {
+ public:
+  // `clock` must outlive the sleeper.
+  explicit ManualSleeper(ManualClock* clock) : clock_(clock) {}
+  [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override {
+    clock_->Advance(duration);
+    return true;
+  }
+
+ private:
+  ManualClock* const clock_;
+};
+
+}  // namespace weightwire
