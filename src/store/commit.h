@@ -1,0 +1,29 @@
+// Commits an object: creates it only if absent, and finds out whose it is when that is not plain.
+//
+// A put-if-absent can be answered "exists" although it was ours: an earlier attempt succeeded and its answer was lost,
+// perhaps before this process was started. So whenever the answer is not "created", the object is read back and
+// compared. Equal bytes are ours; whoever commits makes sure that two writers never have equal bytes (records name
+// their writer).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "store/store.h"
+
+namespace weightwire {
+
+// An object that is committed is small: at most this many bytes, and more than that in its place is not ours.
+inline constexpr std::uint64_t kMaxCommitBytes = std::uint64_t{64} << 20;
+
+enum class CommitOutcome : std::uint8_t { kOurs, kAnothers };
+
+// What is under `key` now is exactly `bytes` (kOurs) or something else (kAnothers), and will stay, since committed
+// objects are never changed. An error of kUnknownOutcome is the only one after which it may yet come to be ours; asking
+// again is always right.
+// REQUIRES: at most kMaxCommitBytes.
+Result<CommitOutcome> Commit(Store& store, std::string_view key, std::span<const std::uint8_t> bytes);
+
+}  // namespace weightwire
