@@ -20,7 +20,7 @@ class SaxAdapter {
 
   // NOLINTBEGIN(readability-identifier-naming)
   bool null() { return Value(JsonEvent::Kind::kNull); }
-  bool boolean(bool /*value*/) { return Value(JsonEvent::Kind::kBoolean); }
+  bool boolean(bool value) { return Value(JsonEvent::Kind::kBoolean, value ? 1 : 0); }
   bool number_integer(std::int64_t /*value*/) { return Value(JsonEvent::Kind::kOtherNumber); }
   bool number_unsigned(std::uint64_t value) { return Value(JsonEvent::Kind::kUnsigned, value); }
   bool number_float(double /*value*/, const std::string& /*text*/) { return Value(JsonEvent::Kind::kOtherNumber); }

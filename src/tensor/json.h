@@ -27,7 +27,7 @@ struct JsonEvent {
   };
   Kind kind;
   int depth;                 // objects and arrays open around it; a start and its end have the same depth
-  std::uint64_t number = 0;  // of kUnsigned
+  std::uint64_t number = 0;  // of kUnsigned; of kBoolean, 1 is true
   std::string text;          // of kString and kKey: valid UTF-8, unescaped; the receiver may move it away
 };
 

@@ -1,0 +1,57 @@
+// Where everything in a run lies (spec/PROTOCOL.md, "Keys"): the one place that spells keys, and reads them back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/sha256.h"
+#include "log/id.h"
+
+namespace weightwire {
+
+using Version = std::uint64_t;
+
+inline constexpr std::string_view kWireKey = "wire.json";
+inline constexpr std::string_view kDeltasPrefix = "deltas/";
+inline constexpr std::string_view kAnchorsPrefix = "anchors/";
+inline constexpr std::string_view kLeasesPrefix = "leases/";
+inline constexpr std::string_view kMarksPrefix = "gc/";
+
+// A place in anchors/: which version, and which of its anchors.
+struct AnchorName {
+  Version version = 0;
+  Id id;
+
+  auto operator<=>(const AnchorName&) const = default;
+};
+
+[[nodiscard]] std::string RecordKey(Version version);
+// The folder of the parts that lead from one version to another; ends with "/".
+[[nodiscard]] std::string DeltaFolder(Version from, Version to);
+[[nodiscard]] std::string PartKey(Version from, Version to, const Sha256Digest& object_hash);
+[[nodiscard]] std::string LayoutKey(const Sha256Digest& layout_hash);
+[[nodiscard]] std::string AnchorFolder(const AnchorName& anchor);  // ends with "/"
+[[nodiscard]] std::string ManifestKey(const AnchorName& anchor);
+[[nodiscard]] std::string LeaseKey(const Id& follower);
+[[nodiscard]] std::string MarkKey(const Id& mark);
+[[nodiscard]] std::string ProbeKey(const Id& id);
+
+// What a key below deltas/ or anchors/ belongs to; nothing for what is none of ours.
+struct DeltaPlace {
+  Version from = 0;
+  Version to = 0;
+};
+[[nodiscard]] std::optional<DeltaPlace> PlaceOfPart(std::string_view key);
+[[nodiscard]] std::optional<AnchorName> AnchorOfKey(std::string_view key);
+[[nodiscard]] bool IsManifestKey(std::string_view key);
+
+// The name of a file in an anchor, which will become a path: relative, no "..", no hidden segment, only the characters
+// of keys. kCorrupt otherwise.
+Status CheckFileName(std::string_view name);
+// Whether a file could run as code when loaded (.py, pickles, shared objects): such are carried only when asked for.
+[[nodiscard]] bool MayBeCode(std::string_view name);
+
+}  // namespace weightwire

@@ -1,0 +1,58 @@
+#include "log/lease.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "log/fields.h"
+#include "log/limits.h"
+
+namespace weightwire {
+namespace {
+
+constexpr std::string_view kFormat = "weightwire-lease";
+
+Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+}  // namespace
+
+std::string ToJson(const Lease& lease) {
+  FieldsWriter fields;
+  fields.Text("format", kFormat).AnId("run", lease.run).AnId("id", lease.follower).Text("name", lease.name);
+  fields.Number("holds", lease.holds).Number("needs_from", lease.needs_from);
+  if (lease.needs_anchor.has_value()) {
+    std::string folder = AnchorFolder(*lease.needs_anchor);
+    folder.pop_back();  // its "/"
+    fields.Text("needs_anchor", folder);
+  } else {
+    fields.Null("needs_anchor");
+  }
+  return fields.SmallNumber("seconds", lease.seconds).Finish();
+}
+
+Result<Lease> ParseLease(std::string_view json) {
+  WW_TRY(const JsonValue fields, ParseFields(json, kMaxLeaseBytes, kFormat));
+  Lease lease;
+  WW_TRY(lease.run, fields.AnId("run"));
+  WW_TRY(lease.follower, fields.AnId("id"));
+  WW_TRY(lease.name, fields.Text("name"));
+  // It will be shown on a terminal.
+  const bool printable = std::all_of(lease.name.begin(), lease.name.end(),
+                                     [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
+  if (!printable || lease.name.size() > kMaxFollowerNameBytes)
+    return Corrupt("its \"name\" is too long or not printable");
+  WW_TRY(lease.holds, fields.NumberOrNull("holds"));
+  WW_TRY(lease.needs_from, fields.NumberOrNull("needs_from"));
+  WW_TRY(const JsonValue* anchor, fields.Get("needs_anchor"));
+  if (!anchor->is_null()) {
+    WW_TRY(const std::string folder, fields.Text("needs_anchor"));
+    lease.needs_anchor = AnchorOfKey(folder + "/");
+    if (!lease.needs_anchor.has_value()) return Corrupt("its \"needs_anchor\" is no anchor");
+  }
+  WW_TRY(lease.seconds, fields.SmallNumber("seconds"));
+  if (lease.seconds < kMinLeaseSeconds || lease.seconds > kMaxLeaseSeconds) {
+    return Corrupt("its \"seconds\" is outside of what a lease may last");
+  }
+  return lease;
+}
+
+}  // namespace weightwire

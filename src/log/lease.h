@@ -1,0 +1,40 @@
+// A lease: a follower's word on what it holds and still needs, so that gc leaves it (spec/PROTOCOL.md, "Leases").
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "log/id.h"
+#include "log/keys.h"
+
+namespace weightwire {
+
+struct Lease {
+  Id run;
+  Id follower;
+  std::string name;                   // for people
+  std::optional<Version> holds;       // the version it has
+  std::optional<Version> needs_from;  // it may still need every delta after this version
+  std::optional<AnchorName> needs_anchor;
+  std::uint64_t seconds = 0;  // how long it lives without renewal
+
+  bool operator==(const Lease&) const = default;
+};
+
+inline constexpr std::uint64_t kMinLeaseSeconds = 60;
+inline constexpr std::uint64_t kMaxLeaseSeconds = 86'400;
+
+[[nodiscard]] std::string ToJson(const Lease& lease);
+Result<Lease> ParseLease(std::string_view json);
+
+// Both times by the store's clock.
+[[nodiscard]] inline bool IsAlive(const Lease& lease, WallTime last_modified, WallTime store_now) {
+  return store_now - last_modified <= std::chrono::seconds(lease.seconds);
+}
+
+}  // namespace weightwire

@@ -1,0 +1,66 @@
+#include "log/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace weightwire {
+namespace {
+
+// Anchors that are looked at, newest first. All of a run have about the same size, and an older one needs more deltas.
+constexpr std::size_t kAnchorsLookedAt = 8;
+
+std::optional<Way> ByDeltas(const Record& target, const HeldCost& held, const Avoid& avoid) {
+  if (held.version > target.version || held.version < target.chain) return std::nullopt;
+  if (held.delta_bytes > target.delta_bytes || !avoid.Free(held.version, target.version)) return std::nullopt;
+  return Way{std::nullopt, held.version, target.version, target.delta_bytes - held.delta_bytes};
+}
+
+}  // namespace
+
+std::optional<Way> CheapestWay(const Record& target, const std::optional<HeldCost>& held,
+                               std::span<const KnownAnchor> anchors, const Avoid& avoid) {
+  std::optional<Way> best;
+  if (held.has_value()) best = ByDeltas(target, *held, avoid);
+  for (const KnownAnchor& anchor : anchors) {
+    if (avoid.anchors.contains(anchor.manifest.name)) continue;
+    std::optional<Way> way = ByDeltas(target, {anchor.manifest.name.version, anchor.manifest.delta_bytes}, avoid);
+    if (!way.has_value()) continue;
+    way->anchor = anchor;
+    way->bytes += anchor.manifest.TotalBytes();
+    if (!best.has_value() || way->bytes < best->bytes) best = std::move(way);
+  }
+  return best;
+}
+
+Result<Way> PlanWay(const Run& run, const Record& target, const std::optional<HeldCost>& held, const Avoid& avoid) {
+  std::optional<Way> way = CheapestWay(target, held, {}, avoid);
+  // A way by deltas that costs less than any anchor alone needs no further look.
+  if (way.has_value() && (!target.anchor.has_value() || way->bytes <= target.anchor->bytes)) return *std::move(way);
+  WW_TRY(std::vector<AnchorName> names, run.ListAnchors(target.chain));
+  std::erase_if(names, [&](const AnchorName& name) {
+    return name.version > target.version || avoid.anchors.contains(name) || !avoid.Free(name.version, target.version);
+  });
+  std::reverse(names.begin(), names.end());
+  names.resize(std::min(names.size(), kAnchorsLookedAt));
+  std::vector<KnownAnchor> anchors;
+  for (const AnchorName& name : names) {
+    auto anchor = run.ReadAnchor(name);
+    // Gone or damaged: another will do.
+    if (anchor.ok()) {
+      anchors.push_back(std::move(anchor).value());
+    } else if (anchor.error().code() != ErrorCode::kNotFound && anchor.error().code() != ErrorCode::kCorrupt) {
+      return anchor.error();
+    }
+  }
+  way = CheapestWay(target, held, anchors, avoid);
+  if (way.has_value()) return *std::move(way);
+  return Error(
+      ErrorCode::kNotFound,
+      fmt::format("there is no way to version {} of {}: its deltas are gone and no anchor leads to it; whoever "
+                  "holds the version can write one with `weightwire anchor`",
+                  target.version, run.store().Name()));
+}
+
+}  // namespace weightwire

@@ -1,0 +1,50 @@
+// The cheapest way to a version, by bytes: deltas from the version held, or an anchor and the deltas after it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "log/mark.h"
+#include "log/record.h"
+#include "log/run.h"
+
+namespace weightwire {
+
+// A version that is held, as far as planning needs to know.
+struct HeldCost {
+  Version version = 0;
+  std::uint64_t delta_bytes = 0;  // of its record
+};
+
+struct Way {
+  std::optional<KnownAnchor> anchor;  // to load first; none: the deltas start at the version held
+  Version from = 0;                   // deltas of the versions after this one …
+  Version to = 0;                     // … up to this one
+  std::uint64_t bytes = 0;            // of all that
+};
+
+// What turned out to be missing or damaged, and is not to be tried again.
+struct Avoid {
+  std::set<AnchorName> anchors;
+  std::set<Version> deltas;  // of the version they lead to
+
+  // Nothing is gone between two versions.
+  [[nodiscard]] bool Free(Version from, Version to) const {
+    const auto first = deltas.upper_bound(from);
+    return first == deltas.end() || *first > to;
+  }
+};
+
+// Chooses among the version held, if any, and the anchors given. Nothing if there is no way. Pure.
+[[nodiscard]] std::optional<Way> CheapestWay(const Record& target, const std::optional<HeldCost>& held,
+                                             std::span<const KnownAnchor> anchors, const Avoid& avoid);
+
+// Looks for the cheapest way in the store. Anchors are asked for only if the deltas are gone or cost more than the
+// newest anchor does. kNotFound if there is none.
+Result<Way> PlanWay(const Run& run, const Record& target, const std::optional<HeldCost>& held, const Avoid& avoid);
+
+}  // namespace weightwire

@@ -1,0 +1,227 @@
+#include "log/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/limits.h"
+#include "log/limits.h"
+#include "store/commit.h"
+
+namespace weightwire {
+namespace {
+
+std::string_view TextOf(std::span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+std::span<const std::uint8_t> BytesOf(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+std::string In(const std::string& key, const Store& store) { return fmt::format("{} of {}", key, store.Name()); }
+
+Status CheckRun(const Id& run, const Wire& wire) {
+  if (run == wire.run) return Ok();
+  return Corrupt("it belongs to another run; was the bucket's content copied or mixed?");
+}
+
+// All objects below a prefix; kLimit above `limit`.
+Result<std::vector<ObjectInfo>> ListAll(Store& store, std::string_view prefix, std::string_view start_after,
+                                        std::uint64_t limit) {
+  std::vector<ObjectInfo> all;
+  std::string after(start_after);
+  for (;;) {
+    WW_TRY(std::vector<ObjectInfo> page, store.List(prefix, after, kMaxListEntries));
+    if (all.size() + page.size() > limit) {
+      return Error(ErrorCode::kLimit,
+                   fmt::format("there are more than {} objects below {} in {}", limit, prefix, store.Name()));
+    }
+    const bool last = page.size() < kMaxListEntries;
+    std::move(page.begin(), page.end(), std::back_inserter(all));
+    if (last) return all;
+    after = all.back().key;
+  }
+}
+
+// Files of all anchors of a run: far above what a gc leaves behind.
+constexpr std::uint64_t kMaxAnchorObjects = std::uint64_t{1} << 22;
+constexpr std::uint64_t kMaxMarks = 1024;
+
+}  // namespace
+
+Result<Run> Run::Open(Store& store) {
+  const auto bytes = store.Get(kWireKey, kMaxWireBytes);
+  if (!bytes.ok()) {
+    if (bytes.error().code() != ErrorCode::kNotFound) return bytes.error();
+    return Error(ErrorCode::kNotFound,
+                 fmt::format("there is no run at {}: make one with `weightwire init`", store.Name()));
+  }
+  auto wire = ParseWire(TextOf(bytes.value()));
+  if (!wire.ok()) return wire.error().In(In(std::string(kWireKey), store));
+  WW_RETURN_IF_ERROR(CheckFeatures(wire.value().read, fmt::format("read the run at {}", store.Name())));
+  return Run(store, std::move(wire).value());
+}
+
+Result<Run> Run::Create(Store& store, bool single_writer, Random& random) {
+  Wire wire;
+  wire.run = NewId(random);
+  wire.single_writer = single_writer;
+  // Whoever loses a race opens the winner's run.
+  WW_TRY(const CommitOutcome outcome, Commit(store, kWireKey, BytesOf(ToJson(wire))));
+  if (outcome == CommitOutcome::kAnothers) return Open(store);
+  return Run(store, std::move(wire));
+}
+
+Status Run::CheckMayWrite() const {
+  return CheckFeatures(wire_.write, fmt::format("write to the run at {}", store_->Name()));
+}
+
+Result<std::optional<KnownRecord>> Run::ReadRecord(Version version) const {
+  const std::string key = RecordKey(version);
+  const auto bytes = store_->Get(key, kMaxRecordBytes);
+  if (!bytes.ok()) {
+    if (bytes.error().code() == ErrorCode::kNotFound) return std::optional<KnownRecord>();
+    return bytes.error();
+  }
+  const auto check = [&]() -> Result<KnownRecord> {
+    WW_TRY(Record record, ParseRecord(TextOf(bytes.value())));
+    WW_RETURN_IF_ERROR(CheckRun(record.run, wire_));
+    if (record.version != version) return Corrupt(fmt::format("it says it is version {}", record.version));
+    return KnownRecord{std::move(record), Sha256Of(bytes.value())};
+  };
+  auto record = check();
+  if (!record.ok()) return record.error().In(In(key, *store_));
+  return std::optional(std::move(record).value());
+}
+
+Result<std::optional<KnownRecord>> Run::FindNewest(std::optional<Version> known) const {
+  // `newest` exists; everything from `missing` on does not.
+  std::optional<KnownRecord> newest;
+  Version first = known.value_or(0);
+  WW_TRY(newest, ReadRecord(first));
+  if (!newest.has_value()) {
+    if (!known.has_value()) return std::optional<KnownRecord>();
+    return Corrupt(fmt::format("the record of version {} has been there and is gone from {}", first, store_->Name()));
+  }
+  Version missing = 0;
+  for (Version step = 1;; step *= 2) {
+    const Version ask = newest->record.version + step;
+    if (ask > kMaxVersion) return Corrupt(fmt::format("the versions of {} do not end", store_->Name()));
+    WW_TRY(auto record, ReadRecord(ask));
+    if (!record.has_value()) {
+      missing = ask;
+      break;
+    }
+    newest = std::move(record);
+  }
+  while (missing - newest->record.version > 1) {
+    const Version middle = newest->record.version + (missing - newest->record.version) / 2;
+    WW_TRY(auto record, ReadRecord(middle));
+    if (record.has_value()) {
+      newest = std::move(record);
+    } else {
+      missing = middle;
+    }
+  }
+  return newest;
+}
+
+Result<Layout> Run::ReadLayout(const Sha256Digest& hash) const {
+  const std::string key = LayoutKey(hash);
+  WW_TRY(const auto bytes, store_->Get(key, kMaxLayoutBytes));
+  auto layout = Layout::Parse(TextOf(bytes));
+  if (!layout.ok()) return layout.error().In(In(key, *store_));
+  if (layout.value().hash() != hash) return Corrupt("its bytes are not what its name says").In(In(key, *store_));
+  return std::move(layout).value();
+}
+
+Status Run::PutLayout(const Layout& layout) const {
+  const std::string text = layout.CanonicalJson();
+  const std::string key = LayoutKey(layout.hash());
+  WW_TRY(const CommitOutcome outcome, Commit(*store_, key, BytesOf(text)));
+  if (outcome == CommitOutcome::kOurs) return Ok();
+  return Corrupt("other bytes lie where this layout belongs").In(In(key, *store_));
+}
+
+Result<KnownAnchor> Run::ReadAnchor(const AnchorName& name) const {
+  const std::string key = ManifestKey(name);
+  WW_TRY(const auto bytes, store_->Get(key, kMaxManifestBytes));
+  const auto check = [&]() -> Result<KnownAnchor> {
+    WW_TRY(AnchorManifest manifest, ParseAnchorManifest(TextOf(bytes)));
+    WW_RETURN_IF_ERROR(CheckRun(manifest.run, wire_));
+    if (manifest.name != name) return Corrupt("it is the list of another anchor");
+    return KnownAnchor{std::move(manifest), Sha256Of(bytes)};
+  };
+  auto anchor = check();
+  if (!anchor.ok()) return anchor.error().In(In(key, *store_));
+  return anchor;
+}
+
+Result<std::vector<AnchorName>> Run::ListAnchors(Version from) const {
+  // Everything of version `from` comes after the name of its folder without the slash.
+  std::string before = AnchorFolder({from, Id{}});
+  before.resize(before.find('/', kAnchorsPrefix.size()));
+  WW_TRY(const auto objects, ListAll(*store_, kAnchorsPrefix, before, kMaxAnchorObjects));
+  std::vector<AnchorName> anchors;
+  for (const ObjectInfo& object : objects) {
+    if (IsManifestKey(object.key)) anchors.push_back(*AnchorOfKey(object.key));
+  }
+  return anchors;
+}
+
+Result<std::vector<KnownLease>> Run::ReadLeases(std::uint64_t* damaged) const {
+  WW_TRY(const auto objects, ListAll(*store_, kLeasesPrefix, "", kMaxLeases));
+  std::vector<KnownLease> leases;
+  for (const ObjectInfo& object : objects) {
+    const auto bytes = store_->Get(object.key, kMaxLeaseBytes);
+    if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;  // given up meanwhile
+    if (!bytes.ok()) return bytes.error();
+    const auto lease = ParseLease(TextOf(bytes.value()));
+    const bool fits = lease.ok() && lease.value().run == wire_.run && object.key == LeaseKey(lease.value().follower);
+    if (fits) {
+      leases.push_back({lease.value(), object.last_modified});
+    } else if (damaged != nullptr) {
+      ++*damaged;
+    }
+  }
+  return leases;
+}
+
+Status Run::PutLease(const Lease& lease) const { return store_->Put(LeaseKey(lease.follower), BytesOf(ToJson(lease))); }
+
+Status Run::RemoveLease(const Id& follower) const { return store_->Remove(LeaseKey(follower)); }
+
+Result<std::vector<Mark>> Run::ReadMarks() const {
+  WW_TRY(const auto objects, ListAll(*store_, kMarksPrefix, "", kMaxMarks));
+  std::vector<Mark> marks;
+  for (const ObjectInfo& object : objects) {
+    const auto bytes = store_->Get(object.key, kMaxMarkBytes);
+    if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;  // done meanwhile
+    if (!bytes.ok()) return bytes.error();
+    auto mark = ParseMark(TextOf(bytes.value()));
+    if (!mark.ok()) return mark.error().In(In(object.key, *store_));
+    WW_RETURN_IF_ERROR(CheckRun(mark.value().run, wire_));
+    marks.push_back(std::move(mark).value());
+  }
+  return marks;
+}
+
+Status CheckFollows(const KnownRecord& before, const KnownRecord& next) {
+  const Record& record = next.record;
+  const auto refuse = [&](std::string_view why) {
+    return Corrupt(fmt::format("the record of version {} does not follow that of version {}: {}", record.version,
+                               before.record.version, why));
+  };
+  if (record.version != before.record.version + 1) return refuse("it is not the next version");
+  if (record.parent != before.hash) return refuse("it was made for another parent");
+  if (record.delta_bytes != before.record.delta_bytes + record.OwnDeltaBytes())
+    return refuse("its sum of bytes is wrong");
+  if (record.delta.has_value() && record.chain != before.record.chain) return refuse("its chain begins elsewhere");
+  return Ok();
+}
+
+}  // namespace weightwire

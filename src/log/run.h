@@ -1,0 +1,88 @@
+// A run in a store: opening one, making one, and reading what its versions consist of.
+//
+// Everything that is read is checked before it is returned: limits, types, that it belongs to this run and lies where
+// it says (spec/PROTOCOL.md, "Duties of a reader"). What needs two objects to be compared, such as a record and its
+// parent, is the caller's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "base/result.h"
+#include "log/anchor.h"
+#include "log/lease.h"
+#include "log/mark.h"
+#include "log/record.h"
+#include "log/wire.h"
+#include "store/store.h"
+#include "tensor/layout.h"
+
+namespace weightwire {
+
+// An anchor that is complete, with the SHA-256 of its manifest's bytes.
+struct KnownAnchor {
+  AnchorManifest manifest;
+  Sha256Digest hash{};
+
+  [[nodiscard]] AnchorRef Ref() const { return {manifest.name, manifest.TotalBytes(), hash}; }
+};
+
+// A lease as it lies in the store.
+struct KnownLease {
+  Lease lease;
+  WallTime last_modified;
+};
+
+// Immutable, and cheap to copy. The store must outlive it. Thread safety: that of the store.
+class Run {
+ public:
+  // kNotFound if there is no run; kUnsupported if reading it takes features that are not known here.
+  static Result<Run> Open(Store& store);
+
+  // Makes a run, or opens it if there is one. `single_writer` is recorded.
+  static Result<Run> Create(Store& store, bool single_writer, Random& random);
+
+  [[nodiscard]] Store& store() const { return *store_; }
+  [[nodiscard]] const Wire& wire() const { return wire_; }
+
+  // Whether this weightwire may write to it: kUnsupported, naming the feature that it lacks.
+  [[nodiscard]] Status CheckMayWrite() const;
+
+  // The record of a version; nothing if the version does not exist (yet).
+  [[nodiscard]] Result<std::optional<KnownRecord>> ReadRecord(Version version) const;
+
+  // The newest version; nothing if the run has none. Costs two requests and about two more each time the distance from
+  // `known`, a version known to exist, doubles.
+  [[nodiscard]] Result<std::optional<KnownRecord>> FindNewest(std::optional<Version> known) const;
+
+  [[nodiscard]] Result<Layout> ReadLayout(const Sha256Digest& hash) const;
+  // Stores it unless it is there.
+  [[nodiscard]] Status PutLayout(const Layout& layout) const;
+
+  // kNotFound if the anchor is not complete, or gone.
+  [[nodiscard]] Result<KnownAnchor> ReadAnchor(const AnchorName& name) const;
+  // Complete anchors of versions from `from` on, as far as their keys tell: newest last.
+  [[nodiscard]] Result<std::vector<AnchorName>> ListAnchors(Version from) const;
+
+  // Leases that can be read; others are passed over, and `damaged` counts them.
+  [[nodiscard]] Result<std::vector<KnownLease>> ReadLeases(std::uint64_t* damaged) const;
+  [[nodiscard]] Status PutLease(const Lease& lease) const;
+  [[nodiscard]] Status RemoveLease(const Id& follower) const;
+
+  [[nodiscard]] Result<std::vector<Mark>> ReadMarks() const;
+
+ private:
+  Run(Store& store, Wire wire) : store_(&store), wire_(std::move(wire)) {}
+
+  Store* store_;
+  Wire wire_;
+};
+
+// That `next` was made from `before`: the one after it, with its hash as the parent. kCorrupt otherwise.
+Status CheckFollows(const KnownRecord& before, const KnownRecord& next);
+
+}  // namespace weightwire

@@ -1,0 +1,48 @@
+#include "log/wire.h"
+
+#include <fmt/format.h>
+
+#include "log/fields.h"
+#include "log/limits.h"
+#include "tensor/json.h"
+
+namespace weightwire {
+namespace {
+
+constexpr std::string_view kFormat = "weightwire-run";
+constexpr std::uint64_t kFormatVersion = 1;
+
+}  // namespace
+
+std::string ToJson(const Wire& wire) {
+  FieldsWriter fields;
+  fields.Text("format", kFormat).SmallNumber("format_version", kFormatVersion).AnId("run", wire.run);
+  fields.Boolean("single_writer", wire.single_writer).Texts("read", wire.read).Texts("write", wire.write);
+  return fields.Finish();
+}
+
+Result<Wire> ParseWire(std::string_view json) {
+  WW_TRY(const JsonValue fields, ParseFields(json, kMaxWireBytes, kFormat));
+  WW_TRY(const std::uint64_t version, fields.SmallNumber("format_version"));
+  if (version != kFormatVersion) {
+    return Error(
+        ErrorCode::kUnsupported,
+        fmt::format("the run has format version {}, and this weightwire knows version {} only: use a newer one",
+                    version, kFormatVersion));
+  }
+  Wire wire;
+  WW_TRY(wire.run, fields.AnId("run"));
+  WW_TRY(wire.single_writer, fields.Boolean("single_writer"));
+  WW_TRY(wire.read, fields.Texts("read", kMaxFeatures));
+  WW_TRY(wire.write, fields.Texts("write", kMaxFeatures));
+  return wire;
+}
+
+Status CheckFeatures(const std::vector<std::string>& features, std::string_view to_do_what) {
+  if (features.empty()) return Ok();
+  return Error(ErrorCode::kUnsupported,
+               fmt::format("to {} it takes {}, which this weightwire does not know: use a newer one", to_do_what,
+                           Quoted(features.front())));
+}
+
+}  // namespace weightwire
