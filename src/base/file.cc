@@ -20,11 +20,6 @@ namespace {
 // One call moves at most 2^31 bytes on Linux; staying well below keeps the loop the ordinary case.
 constexpr std::size_t kMaxTransferBytes = std::size_t{1} << 30;
 
-Error SystemError(const char* doing, const std::filesystem::path& path, int error) {
-  const ErrorCode code = error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo;
-  return {code, fmt::format("cannot {} {}: {}", doing, path.string(), std::generic_category().message(error))};
-}
-
 Error NameTaken(const std::filesystem::path& path) {
   return {ErrorCode::kInvalidArgument,
           fmt::format("{} already exists; remove it or choose another name", path.string())};
@@ -41,14 +36,23 @@ int OpenRetrying(const std::filesystem::path& path, int flags) {
 
 }  // namespace
 
+Error SystemError(const char* doing, const std::filesystem::path& path, int error) {
+  const ErrorCode code = error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo;
+  return {code, fmt::format("cannot {} {}: {}", doing, path.string(), std::generic_category().message(error))};
+}
+
 Result<File> File::OpenForRead(const std::filesystem::path& path) {
   const int descriptor = OpenRetrying(path, O_RDONLY);
   if (descriptor < 0) return SystemError("open", path, errno);
   return File(descriptor, path);
 }
 
-Result<File> File::OpenForUpdate(const std::filesystem::path& path) {
-  const int descriptor = OpenRetrying(path, O_RDWR);
+Result<File> File::OpenForUpdate(const std::filesystem::path& path, Links links) {
+  const int descriptor = OpenRetrying(path, O_RDWR | (links == Links::kRefuse ? O_NOFOLLOW : 0));
+  if (descriptor < 0 && errno == ELOOP && links == Links::kRefuse) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("cannot change {}: it is a link, and others may use what it points to", path.string()));
+  }
   if (descriptor < 0) return SystemError("open for writing", path, errno);
   return File(descriptor, path);
 }
@@ -106,6 +110,15 @@ Status File::WriteAt(std::uint64_t offset, std::span<const std::uint8_t> bytes) 
   return Ok();
 }
 
+Status File::Resize(std::uint64_t size_bytes) const {
+  int result = 0;
+  do {
+    result = ::ftruncate(descriptor_, static_cast<off_t>(size_bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) return SystemError("set the size of", path_, errno);
+  return Ok();
+}
+
 Status File::Sync() const {
   if (::fsync(descriptor_) != 0) return SystemError("flush to disk", path_, errno);
   return Ok();
@@ -151,14 +164,14 @@ std::filesystem::path TemporarySibling(const std::filesystem::path& path) {
 Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
   WW_TRY(const File file, File::OpenForRead(path));
   struct stat status {};
-  if (::fstat(file.descriptor_, &status) != 0) return SystemError("read the size of", path, errno);
+  if (::fstat(file.descriptor(), &status) != 0) return SystemError("read the size of", path, errno);
   // A directory or a pipe opens, but has no bytes to map.
   if (!S_ISREG(status.st_mode)) {
     return Error(ErrorCode::kInvalidArgument, fmt::format("cannot read {}: it is not a regular file", path.string()));
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) return MappedFile(nullptr, 0, path);
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor_, 0);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
   if (data == MAP_FAILED) return SystemError("map", path, errno);
   return MappedFile(static_cast<const std::uint8_t*>(data), size, path);
 }

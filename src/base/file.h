@@ -14,12 +14,18 @@ namespace weightwire {
 // What to do about a file or directory that already has the wanted name.
 enum class Existing : std::uint8_t { kRefuse, kReplace };
 
+// What to do about a path whose last part is a link.
+enum class Links : std::uint8_t { kFollow, kRefuse };
+
+// "cannot <doing> <path>: <the operating system's reason>"; kNotFound for ENOENT, otherwise kIo.
+Error SystemError(const char* doing, const std::filesystem::path& path, int error);
+
 // An open file; owns its descriptor. Movable. ReadAt and WriteAt may be called by several threads.
 class File {
  public:
   // kNotFound when there is none.
   static Result<File> OpenForRead(const std::filesystem::path& path);
-  static Result<File> OpenForUpdate(const std::filesystem::path& path);
+  static Result<File> OpenForUpdate(const std::filesystem::path& path, Links links = Links::kFollow);
   // An error when the name is taken.
   static Result<File> Create(const std::filesystem::path& path);
 
@@ -34,11 +40,15 @@ class File {
   Status ReadAt(std::uint64_t offset, std::span<std::uint8_t> bytes) const;
   // Writes all of `bytes`, extending the file where needed.
   Status WriteAt(std::uint64_t offset, std::span<const std::uint8_t> bytes) const;
+  // Cuts the file, or lets it grow by zeros.
+  Status Resize(std::uint64_t size_bytes) const;
   // Returns once the data is on the disk.
   Status Sync() const;
 
+  // For calls that have no function here. Stays this object's.
+  [[nodiscard]] int descriptor() const { return descriptor_; }
+
  private:
-  friend class MappedFile;
   File(int descriptor, std::filesystem::path path) : descriptor_(descriptor), path_(std::move(path)) {}
 
   int descriptor_ = -1;

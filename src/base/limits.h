@@ -34,6 +34,9 @@ inline constexpr std::uint64_t kMaxLayoutBytes = 200'000'000;
 inline constexpr std::uint64_t kMaxCarriedFiles = 100'000;
 inline constexpr int kMaxDirectoryDepth = 16;
 
+// Names in one directory that we list.
+inline constexpr std::uint64_t kMaxDirectoryEntries = std::uint64_t{1} << 20;
+
 // Nesting of any JSON text we read; ours and safetensors' need four levels.
 inline constexpr int kMaxJsonDepth = 16;
 
