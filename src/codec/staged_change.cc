@@ -114,6 +114,11 @@ std::optional<std::size_t> StagedChange::Origin(std::size_t tensor) const {
   return layout_before_->FindSame(layout_after_->tensors()[tensor]);
 }
 
+StagedChange StagedChange::Nothing(std::shared_ptr<const Layout> layout, std::vector<Digest> digests) {
+  StagedChangeBuilder builder(layout, layout, digests);
+  return builder.Finish(std::move(digests));
+}
+
 StagedChange StagedChange::Fold(std::span<const std::shared_ptr<const StagedChange>> changes) {
   WW_CHECK(!changes.empty());
   const StagedChange& last = *changes.back();

@@ -78,6 +78,9 @@ class StagedChange {
   // Which tensor of the layout before a tensor of the layout after continues; none if it is new.
   [[nodiscard]] std::optional<std::size_t> Origin(std::size_t tensor) const;
 
+  // The change of a state into itself.
+  static StagedChange Nothing(std::shared_ptr<const Layout> layout, std::vector<Digest> digests);
+
   // One change that does what `changes` do one after another. REQUIRES: at least one; each begins where the one before
   // ends.
   static StagedChange Fold(std::span<const std::shared_ptr<const StagedChange>> changes);

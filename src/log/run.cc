@@ -221,6 +221,10 @@ Status CheckFollows(const KnownRecord& before, const KnownRecord& next) {
   if (record.delta_bytes != before.record.delta_bytes + record.OwnDeltaBytes())
     return refuse("its sum of bytes is wrong");
   if (record.delta.has_value() && record.chain != before.record.chain) return refuse("its chain begins elsewhere");
+  const bool same = record.delta.has_value() && record.delta->empty();
+  if (same && (record.state != before.record.state || record.layout != before.record.layout)) {
+    return refuse("it has another state, but nothing that leads there");
+  }
   return Ok();
 }
 

@@ -1,0 +1,448 @@
+#include "follow/follower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "codec/decoder.h"
+#include "codec/delta_file.h"
+
+namespace weightwire {
+namespace {
+
+// What one step fetches of an anchor's file.
+constexpr std::uint64_t kLoadPieceBytes = kHashChunkBytes;
+// A lease is renewed when this share of its life is over.
+constexpr int kRenewalsPerLease = 3;
+
+bool IsLostObject(const Error& error) {
+  return error.code() == ErrorCode::kNotFound || error.code() == ErrorCode::kCorrupt;
+}
+
+}  // namespace
+
+Follower::Follower(Run run, Target& target, const Id& id, FollowerOptions options, const FollowerTools& tools)
+    : run_(std::move(run)), target_(target), id_(id), options_(std::move(options)), tools_(tools) {}
+
+// --- what to do next ---
+
+Result<FollowerStep> Follower::Step() {
+  if (!started_) return Start();
+  if (LeaseIsDue()) return RenewLease();
+  if (loading_ != nullptr) return Load();
+  if (plan_again_) {
+    plan_again_ = false;
+    return Plan(KnownRecord(*newest_));
+  }
+  const bool too_far_ahead = !staged_.empty() && BytesAhead() > options_.ahead_bytes;
+  const bool apply_now = options_.apply_at_once && !staged_.empty() && (options_.every_version || too_far_ahead);
+  if (apply_now) {
+    WW_RETURN_IF_ERROR(Apply());
+    return FollowerStep::kApply;
+  }
+  if (!queue_.empty() && !too_far_ahead) {
+    const Queued& next = queue_.front();
+    return next.parts.size() < next.known.record.delta->size() ? Fetch() : Stage();
+  }
+  if (!too_far_ahead) {
+    WW_TRY(const FollowerStep step, NextRecord());
+    if (step != FollowerStep::kUpToDate) return step;
+  }
+  if (options_.apply_at_once && !staged_.empty()) {
+    WW_RETURN_IF_ERROR(Apply());
+    return FollowerStep::kApply;
+  }
+  WW_TRY(const bool busy, target_.Idle());
+  return busy ? FollowerStep::kIdle : FollowerStep::kUpToDate;
+}
+
+Result<FollowerStep> Follower::Start() {
+  const auto& held = target_.held();
+  if (held.has_value()) {
+    if (held->run != run_.wire().run) {
+      return Error(ErrorCode::kMismatch,
+                   fmt::format("the target follows another run than the one at {}: give it its own, or an empty target",
+                               run_.store().Name()));
+    }
+    WW_TRY(auto record, run_.ReadRecord(held->version));
+    if (!record.has_value() || record->hash != held->record_hash) {
+      return Error(ErrorCode::kMismatch, fmt::format("version {} that the target holds is not the one at {}",
+                                                     held->version, run_.store().Name()));
+    }
+    held_ = std::move(record);
+  }
+  started_ = true;
+  return FollowerStep::kRecord;
+}
+
+// The last version queued, staged or held: what the next one must follow.
+const KnownRecord* Follower::Top() const {
+  if (!queue_.empty()) return &queue_.back().known;
+  return Reached();
+}
+
+const KnownRecord* Follower::Reached() const {
+  if (!staged_.empty()) return &staged_.back().known;
+  return held_.has_value() ? &*held_ : nullptr;
+}
+
+Result<FollowerStep> Follower::NextRecord() {
+  const KnownRecord* top = Top();
+  if (top == nullptr || (go_back_ && held_->record.version > *stop_at_)) {
+    // Nothing to build on: straight to the newest, or to the one asked for.
+    std::optional<KnownRecord> goal;
+    if (stop_at_.has_value()) {
+      WW_TRY(goal, run_.ReadRecord(*stop_at_));
+    } else {
+      WW_TRY(goal, run_.FindNewest(std::nullopt));
+    }
+    if (!goal.has_value()) return FollowerStep::kUpToDate;
+    return Plan(*goal);
+  }
+  const Version version = top->record.version;
+  if (!MayGoBeyond(version)) return FollowerStep::kUpToDate;
+  WW_TRY(auto next, run_.ReadRecord(version + 1));
+  if (!next.has_value()) {
+    newest_ = *top;
+    return FollowerStep::kUpToDate;
+  }
+  WW_RETURN_IF_ERROR(CheckFollows(*top, *next));
+  Saw(*next);
+  const bool planned = newest_.has_value() && newest_->record.version > version;
+  if (!planned) {
+    // Is it the newest? Usually it is. Otherwise see how far behind we are, and whether an anchor would be cheaper.
+    newest_ = *next;
+    if (MayGoBeyond(version + 1)) {
+      WW_TRY(auto after, run_.ReadRecord(version + 2));
+      if (after.has_value()) {
+        WW_TRY(auto newest, run_.FindNewest(version + 2));
+        if (stop_at_.has_value() && newest->record.version > *stop_at_) {
+          WW_TRY(newest, run_.ReadRecord(*stop_at_));
+        }
+        return Plan(*newest);
+      }
+    }
+  }
+  if (!next->record.delta.has_value() || !AvoidNow().Free(version, version + 1)) return Plan(KnownRecord(*newest_));
+  queue_.push_back({*std::move(next), {}, 0});
+  return FollowerStep::kRecord;
+}
+
+Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
+  newest_ = target;
+  Saw(target);
+  // What is staged already counts as held: it costs nothing more.
+  const KnownRecord* top = Reached();
+  std::optional<HeldCost> held;
+  if (top != nullptr && top->record.version <= target.record.version) {
+    held = HeldCost{top->record.version, top->record.delta_bytes};
+  }
+  queue_.clear();
+  auto planned = PlanWay(run_, target.record, held, AvoidNow());
+  if (!planned.ok()) {
+    // Next time everything is looked at anew: a newer version may have an anchor, a store may have recovered.
+    newest_.reset();
+    gone_ = {};
+    return planned.error();
+  }
+  const Way& way = planned.value();
+  if (!way.anchor.has_value()) return FollowerStep::kPlan;
+  const AnchorManifest& manifest = way.anchor->manifest;
+  if (options_.keep_lease && !lease_refused_ && wanted_anchor_ != manifest.name) {
+    // First the lease that names the anchor, then the marks, then the plan again.
+    wanted_anchor_ = manifest.name;
+    plan_again_ = true;
+    return RenewLease();
+  }
+  WW_TRY(auto record, run_.ReadRecord(manifest.name.version));
+  if (!record.has_value() || record->record.state != manifest.state || record->record.layout != manifest.layout) {
+    return GiveUpAnchor(manifest.name);
+  }
+  auto layout = run_.ReadLayout(manifest.layout);
+  if (!layout.ok()) return layout.error();
+  WW_TRY(auto load, target_.BeginLoad(manifest.files));
+  staged_.clear();
+  loading_ = std::make_unique<Loading>(
+      Loading{*way.anchor, *std::move(record), std::move(layout).value(), std::move(load), 0, 0, {}, 0});
+  return FollowerStep::kPlan;
+}
+
+// --- the lease ---
+
+bool Follower::LeaseIsDue() const {
+  if (!options_.keep_lease || lease_refused_) return false;
+  if (!leased_at_.has_value()) return true;
+  const auto life = std::chrono::seconds(options_.lease_seconds);
+  return tools_.clock->Monotonic() - *leased_at_ >= life / kRenewalsPerLease;
+}
+
+Lease Follower::CurrentLease() const {
+  Lease lease;
+  lease.run = run_.wire().run;
+  lease.follower = id_;
+  lease.name = options_.name;
+  lease.seconds = options_.lease_seconds;
+  if (held_.has_value()) lease.holds = held_->record.version;
+  lease.needs_from = lease.holds;
+  if (wanted_anchor_.has_value()) {
+    lease.needs_anchor = wanted_anchor_;
+    lease.needs_from = std::min(lease.needs_from.value_or(wanted_anchor_->version), wanted_anchor_->version);
+  }
+  return lease;
+}
+
+Result<FollowerStep> Follower::RenewLease() {
+  const auto before = tools_.clock->Monotonic();
+  const Status put = run_.PutLease(CurrentLease());
+  if (!put.ok()) {
+    const ErrorCode code = put.error().code();
+    if (code == ErrorCode::kRefused || code == ErrorCode::kUnsupported) {
+      lease_refused_ = true;  // read-only: protected by minimum age alone
+      return FollowerStep::kLease;
+    }
+    return put.error();
+  }
+  // Only then: see spec/PROTOCOL.md, "Why it holds".
+  WW_TRY(marks_, run_.ReadMarks());
+  leased_at_ = before;
+  return FollowerStep::kLease;
+}
+
+bool Follower::IsMarked(const std::string& key) const {
+  return std::any_of(marks_.begin(), marks_.end(), [&](const Mark& mark) { return mark.Names(key); });
+}
+
+Avoid Follower::AvoidNow() const {
+  Avoid avoid = gone_;
+  for (const Mark& mark : marks_) {
+    for (const std::string& key : mark.keys) {
+      if (const auto anchor = AnchorOfKey(key); anchor.has_value()) avoid.anchors.insert(*anchor);
+      if (const auto place = PlaceOfPart(key); place.has_value() && key.ends_with('/')) avoid.deltas.insert(place->to);
+    }
+  }
+  return avoid;
+}
+
+Status Follower::Leave() {
+  if (!options_.keep_lease || lease_refused_ || !leased_at_.has_value()) return Ok();
+  leased_at_.reset();
+  return run_.RemoveLease(id_);
+}
+
+// --- deltas ---
+
+Result<FollowerStep> Follower::Fetch() {
+  Queued& next = queue_.front();
+  const Record& record = next.known.record;
+  const PartRef& part = (*record.delta)[next.parts.size()];
+  if (IsMarked(part.key)) return GiveUpDelta(record.version);
+  std::vector<std::uint8_t> bytes(part.size_bytes);
+  Status read = run_.store().Read(part.key, 0, bytes);
+  if (read.ok() && ObjectHash(bytes) != part.hash) {
+    read = Error(ErrorCode::kCorrupt, fmt::format("{} is damaged: its bytes are not what its name says", part.key));
+  }
+  if (!read.ok()) {
+    if (!IsLostObject(read.error())) return read.error();
+    if (read.error().code() == ErrorCode::kNotFound || ++next.attempts >= options_.fetch_attempts) {
+      return GiveUpDelta(record.version);
+    }
+    ++counters_.objects_fetched_again;
+    return FollowerStep::kFetch;
+  }
+  counters_.bytes_fetched += bytes.size();
+  next.attempts = 0;
+  next.parts.push_back(std::move(bytes));
+  return FollowerStep::kFetch;
+}
+
+Result<FollowerStep> Follower::GiveUpDelta(Version version) {
+  gone_.deltas.insert(version);
+  ++counters_.detours;
+  queue_.clear();
+  // What leads up to it is good, and nearer than what is held.
+  if (options_.apply_at_once && !staged_.empty()) WW_RETURN_IF_ERROR(Apply());
+  return Plan(KnownRecord(*newest_));
+}
+
+Result<FollowerStep> Follower::Stage() {
+  Queued& next = queue_.front();
+  const Record& record = next.known.record;
+  WW_TRY(StateView view, target_.View());
+  for (const StagedVersion& staged : staged_) view = view.After(staged.change);
+  const Sha256Digest before = staged_.empty() ? held_->record.state : staged_.back().known.record.state;
+  std::vector<DeltaFile> files;
+  const auto stage = [&]() -> Result<std::shared_ptr<const StagedChange>> {
+    for (const auto& bytes : next.parts) {
+      WW_TRY(DeltaFile file, DeltaFile::Parse(bytes));
+      files.push_back(std::move(file));
+    }
+    if (files.size() == 1 && files.front().index().state.has_value()) {
+      return StageDelta(files.front(), view, *tools_.kernels, *tools_.pool);
+    }
+    return StageParts(files, StateDigests{before, record.state}, view, *tools_.kernels, *tools_.pool);
+  };
+  // Something of the right hash that does not decode, or not to the promised state, will not get better.
+  std::shared_ptr<const StagedChange> change;
+  if (next.parts.empty()) {
+    // The same state under another step.
+    change = std::make_shared<const StagedChange>(StagedChange::Nothing(view.shared_layout(), view.digests()));
+  } else {
+    auto staged = stage();
+    if (!staged.ok()) {
+      const ErrorCode code = staged.error().code();
+      if (code != ErrorCode::kCorrupt && code != ErrorCode::kMismatch) return staged.error();
+      return GiveUpDelta(record.version);
+    }
+    change = std::move(staged).value();
+  }
+  if (change->state_before() != before || change->state_after() != record.state ||
+      change->layout_after().hash() != record.layout) {
+    return GiveUpDelta(record.version);
+  }
+  staged_.push_back({std::move(next.known), std::move(change)});
+  queue_.pop_front();
+  return FollowerStep::kStage;
+}
+
+std::uint64_t Follower::BytesAhead() const {
+  return staged_.empty() ? 0 : staged_.back().known.record.delta_bytes - held_->record.delta_bytes;
+}
+
+std::shared_ptr<const StagedChange> Follower::Staged() const {
+  WW_CHECK(!staged_.empty());
+  if (staged_.size() == 1) return staged_.front().change;
+  std::vector<std::shared_ptr<const StagedChange>> changes;
+  for (const StagedVersion& staged : staged_) changes.push_back(staged.change);
+  return std::make_shared<const StagedChange>(StagedChange::Fold(changes));
+}
+
+Status Follower::Apply() {
+  WW_CHECK(!staged_.empty());
+  const KnownRecord& to = staged_.back().known;
+  WW_RETURN_IF_ERROR(target_.Apply(Staged(), HeldOf(to)));
+  counters_.versions_applied += staged_.size();
+  held_ = KnownRecord(to);
+  Forget();
+  return Ok();
+}
+
+Status Follower::Undo() {
+  WW_RETURN_IF_ERROR(target_.Undo());
+  queue_.clear();
+  staged_.clear();
+  WW_TRY(held_, run_.ReadRecord(target_.held()->version));
+  StandStill(target_.held()->version);
+  return Ok();
+}
+
+// What does not matter any more now that a newer version is held.
+void Follower::Forget() {
+  staged_.clear();
+  const Version version = held_->record.version;
+  gone_.deltas.erase(gone_.deltas.begin(), gone_.deltas.upper_bound(version));
+  while (!seen_.empty() && seen_.front().first <= version) seen_.pop_front();
+}
+
+// --- anchors ---
+
+Result<FollowerStep> Follower::Load() {
+  Loading& loading = *loading_;
+  const auto& files = loading.anchor.manifest.files;
+  if (loading.file == files.size()) return FinishLoad();
+  const AnchorFile& file = files[loading.file];
+  const std::string key = AnchorFolder(loading.anchor.manifest.name) + file.name;
+  std::vector<std::uint8_t> piece(std::min(kLoadPieceBytes, file.size_bytes - loading.offset));
+  const Status read = run_.store().Read(key, loading.offset, piece);
+  if (!read.ok()) {
+    if (!IsLostObject(read.error())) return read.error();
+    if (read.error().code() == ErrorCode::kNotFound || ++loading.attempts >= options_.fetch_attempts) {
+      return GiveUpAnchor(loading.anchor.manifest.name);
+    }
+    ++counters_.objects_fetched_again;
+    return FollowerStep::kLoad;
+  }
+  counters_.bytes_fetched += piece.size();
+  WW_RETURN_IF_ERROR(loading.load->WriteAt(loading.file, loading.offset, piece));
+  loading.hasher.Update(piece);
+  loading.offset += piece.size();
+  if (loading.offset < file.size_bytes) return FollowerStep::kLoad;
+  const bool intact = std::exchange(loading.hasher, {}).Finish() == file.hash;
+  loading.offset = 0;
+  if (intact) {
+    ++loading.file;
+    loading.attempts = 0;
+    return FollowerStep::kLoad;
+  }
+  if (++loading.attempts >= options_.fetch_attempts) {
+    return GiveUpAnchor(loading.anchor.manifest.name);
+  }
+  ++counters_.objects_fetched_again;
+  return FollowerStep::kLoad;
+}
+
+Result<FollowerStep> Follower::FinishLoad() {
+  Loading& loading = *loading_;
+  const Status committed = loading.load->Commit(HeldOf(loading.record), loading.layout);
+  if (!committed.ok()) {
+    if (committed.error().code() != ErrorCode::kCorrupt) return committed.error();
+    return GiveUpAnchor(loading.anchor.manifest.name);
+  }
+  held_ = loading.record;
+  loading_ = nullptr;
+  wanted_anchor_.reset();
+  ++counters_.anchors_loaded;
+  Forget();
+  return FollowerStep::kApply;
+}
+
+Result<FollowerStep> Follower::GiveUpAnchor(AnchorName name) {
+  gone_.anchors.insert(name);
+  loading_ = nullptr;
+  wanted_anchor_.reset();
+  ++counters_.detours;
+  return Plan(KnownRecord(*newest_));
+}
+
+// --- what others see ---
+
+void Follower::StandStill(std::optional<Version> at, bool back) {
+  stop_at_ = at;
+  go_back_ = back && at.has_value();
+  queue_.clear();
+  if (at.has_value()) {
+    while (!staged_.empty() && staged_.back().known.record.version > *at) staged_.pop_back();
+  }
+}
+
+void Follower::Saw(const KnownRecord& record) {
+  const Version version = record.record.version;
+  if (held_.has_value() && version <= held_->record.version) return;
+  if (seen_.empty() || seen_.back().first < version) seen_.emplace_back(version, tools_.clock->Monotonic());
+}
+
+FollowerStatus Follower::status() const {
+  FollowerStatus status = counters_;
+  if (held_.has_value()) {
+    status.held = held_->record.version;
+    status.held_step = held_->record.step;
+  }
+  if (!staged_.empty()) status.staged = staged_.back().known.record.version;
+  if (newest_.has_value()) status.newest = newest_->record.version;
+  if (!seen_.empty()) status.behind = tools_.clock->Monotonic() - seen_.front().second;
+  status.has_lease = leased_at_.has_value() && !lease_refused_;
+  if (loading_ != nullptr) {
+    status.waits_for = fmt::format("the anchor of version {}", loading_->anchor.manifest.name.version);
+  } else if (!queue_.empty()) {
+    status.waits_for = fmt::format("the delta of version {}", queue_.front().known.record.version);
+  } else if (!staged_.empty() && !options_.apply_at_once) {
+    status.waits_for = "being told to apply";
+  } else if (held_.has_value() && !MayGoBeyond(held_->record.version)) {
+    status.waits_for = fmt::format("nothing: it stands still on version {}", held_->record.version);
+  } else {
+    status.waits_for = held_.has_value() ? fmt::format("version {}", held_->record.version + 1) : "the first version";
+  }
+  return status;
+}
+
+}  // namespace weightwire

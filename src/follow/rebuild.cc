@@ -1,0 +1,22 @@
+#include "follow/rebuild.h"
+
+#include <fmt/format.h>
+
+namespace weightwire {
+
+Status Rebuild(const Run& run, Version version, Target& target, const Id& id, const FollowerOptions& options,
+               const FollowerTools& tools) {
+  Follower follower(run, target, id, options, tools);
+  follower.StandStill(version, /*back=*/true);
+  for (;;) {
+    WW_TRY(const FollowerStep step, follower.Step());
+    const bool there = target.held().has_value() && target.held()->version == version;
+    if (there && !follower.HasStaged()) break;
+    if (step == FollowerStep::kUpToDate) {
+      return Error(ErrorCode::kNotFound, fmt::format("there is no version {} in {}", version, run.store().Name()));
+    }
+  }
+  return follower.Leave();
+}
+
+}  // namespace weightwire

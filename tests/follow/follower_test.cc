@@ -1,0 +1,515 @@
+#include "follow/follower.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+#include "follow/memory_target.h"
+#include "follow/rebuild.h"
+#include "store/memory_store.h"
+#include "testing/run_maker.h"
+
+namespace weightwire {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+
+// Counts requests, and spoils answers where told to.
+class SpoiledStore final : public Store {
+ public:
+  explicit SpoiledStore(Store& store) : store_(store) {}
+
+  std::vector<std::string> requests;
+  std::function<std::optional<Error>(std::string_view call, std::string_view key)> fail;
+  std::set<std::string, std::less<>> damaged;  // their first byte is flipped on the way
+  std::set<std::string, std::less<>> damaged_once;
+
+  [[nodiscard]] std::string Name() const override { return store_.Name(); }
+  Result<WallTime> Now() override { return store_.Now(); }
+
+ private:
+  std::optional<Error> Ask(std::string_view call, std::string_view key) {
+    requests.push_back(std::string(call) + " " + std::string(key));
+    return fail ? fail(call, key) : std::nullopt;
+  }
+  void Damage(std::string_view key, std::span<std::uint8_t> bytes) {
+    const bool once = damaged_once.erase(std::string(key)) != 0;
+    if ((once || damaged.contains(key)) && !bytes.empty()) bytes[0] ^= 1;
+  }
+
+  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override {
+    if (const auto error = Ask("get", key); error.has_value()) return *error;
+    return store_.Get(key, max_bytes);
+  }
+  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
+    if (const auto error = Ask("read", key); error.has_value()) return *error;
+    WW_RETURN_IF_ERROR(store_.Read(key, offset, out));
+    Damage(key, out);
+    return Ok();
+  }
+  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override {
+    if (const auto error = Ask("put", key); error.has_value()) return *error;
+    return store_.Put(key, bytes);
+  }
+  Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
+    if (const auto error = Ask("create", key); error.has_value()) return *error;
+    return store_.PutIfAbsent(key, bytes);
+  }
+  Result<ObjectInfo> DoStat(std::string_view key) override {
+    if (const auto error = Ask("stat", key); error.has_value()) return *error;
+    return store_.Stat(key);
+  }
+  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view start_after,
+                                         std::size_t limit) override {
+    if (const auto error = Ask("list", prefix); error.has_value()) return *error;
+    return store_.List(prefix, start_after, limit);
+  }
+  Status DoRemove(std::string_view key) override {
+    if (const auto error = Ask("remove", key); error.has_value()) return *error;
+    return store_.Remove(key);
+  }
+
+  Store& store_;
+};
+
+class FollowerTest : public testing::Test {
+ protected:
+  FollowerTest() : inner_(&clock_), store_(inner_), maker_(store_), target_(maker_.kernels(), maker_.pool()) {}
+
+  Follower MakeFollower(FollowerOptions options = {.name = "test"}) {
+    return Follower(Run::Open(store_).value(), target_, NewId(maker_.random()), options,
+                    {&clock_, &maker_.kernels(), &maker_.pool()});
+  }
+
+  // Steps until there is nothing to do. What it did on the way.
+  std::vector<FollowerStep> Run_(Follower& follower) {
+    std::vector<FollowerStep> steps;
+    for (int i = 0; i < 10'000; ++i) {
+      const auto step = follower.Step();
+      EXPECT_TRUE(step.ok()) << step.error().message();
+      if (!step.ok() || step.value() == FollowerStep::kUpToDate) return steps;
+      steps.push_back(step.value());
+    }
+    ADD_FAILURE() << "it does not come to an end";
+    return steps;
+  }
+
+  void ExpectHolds(Version version) {
+    ASSERT_TRUE(target_.held().has_value());
+    ASSERT_EQ(target_.held()->version, version);
+    const TestState& state = maker_.states()[version];
+    ASSERT_EQ(target_.layout().hash(), state.layout->hash());
+    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+      const auto bytes = target_.bytes(i);
+      EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), state.tensors[i].begin(), state.tensors[i].end()))
+          << "tensor " << i << " of version " << version;
+    }
+    EXPECT_TRUE(target_.Check().ok());
+  }
+
+  std::string PartOf(Version version) { return maker_.records()[version].record.delta->front().key; }
+
+  ManualClock clock_;
+  MemoryStore inner_;
+  SpoiledStore store_;
+  RunMaker maker_;
+  MemoryTarget target_;
+};
+
+TEST_F(FollowerTest, WaitsForTheFirstVersion) {
+  Follower follower = MakeFollower();
+  Run_(follower);
+  EXPECT_FALSE(target_.held().has_value());
+  maker_.Publish();
+  Run_(follower);
+  ExpectHolds(0);
+}
+
+TEST_F(FollowerTest, GoesAlongVersionByVersion) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  for (Version version = 0; version < 8; ++version) {
+    Run_(follower);
+    ExpectHolds(version);
+    if (version == 4) {
+      maker_.PublishUnchanged();
+    } else {
+      maker_.Publish();
+    }
+  }
+  EXPECT_EQ(follower.status().anchors_loaded, 1u);
+}
+
+TEST_F(FollowerTest, AVersionCostsARecordAndAPart) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  maker_.Publish();
+  store_.requests.clear();
+  Run_(follower);
+  ExpectHolds(1);
+  // The last two are the questions whether there is yet another.
+  EXPECT_EQ(store_.requests,
+            (std::vector<std::string>{"get " + RecordKey(1), "get " + RecordKey(2), "read " + PartOf(1),
+                                      "get " + RecordKey(2), "get " + RecordKey(2)}));
+}
+
+TEST_F(FollowerTest, SeveralVersionsBecomeOneChange) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  for (int i = 0; i < 5; ++i) maker_.Publish();
+  const auto steps = Run_(follower);
+  ExpectHolds(5);
+  EXPECT_EQ(std::count(steps.begin(), steps.end(), FollowerStep::kApply), 1);
+  EXPECT_EQ(follower.status().anchors_loaded, 1u);
+}
+
+TEST_F(FollowerTest, OrEachIsAppliedOnItsOwn) {
+  maker_.Publish();
+  Follower follower = MakeFollower({.name = "test", .every_version = true});
+  Run_(follower);
+  for (int i = 0; i < 5; ++i) maker_.Publish();
+  const auto steps = Run_(follower);
+  ExpectHolds(5);
+  EXPECT_EQ(std::count(steps.begin(), steps.end(), FollowerStep::kApply), 5);
+}
+
+TEST_F(FollowerTest, StagesNoMoreThanItMay) {
+  maker_.Publish();
+  Follower follower = MakeFollower({.name = "test", .apply_at_once = false, .ahead_bytes = 1});
+  Run_(follower);
+  for (int i = 0; i < 5; ++i) maker_.Publish();
+  Run_(follower);
+  ExpectHolds(0);
+  EXPECT_EQ(follower.status().staged, 1u);
+  ASSERT_TRUE(follower.Apply().ok());
+  ExpectHolds(1);
+}
+
+TEST_F(FollowerTest, AppliesOnlyWhenTold) {
+  maker_.Publish();
+  Follower follower = MakeFollower({.name = "test", .apply_at_once = false});
+  Run_(follower);
+  maker_.Publish();
+  maker_.Publish();
+  Run_(follower);
+  ExpectHolds(0);
+  ASSERT_TRUE(follower.HasStaged());
+  EXPECT_EQ(follower.Staged()->state_after(), maker_.records()[2].record.state);
+  EXPECT_EQ(follower.status().waits_for, "being told to apply");
+  ASSERT_TRUE(follower.Apply().ok());
+  ExpectHolds(2);
+}
+
+TEST_F(FollowerTest, TheLastChangeCanBeTakenBack) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  maker_.Publish();
+  Run_(follower);
+  ExpectHolds(1);
+  ASSERT_TRUE(follower.Undo().ok());
+  ExpectHolds(0);
+  Run_(follower);
+  ExpectHolds(0);  // it stands still
+  EXPECT_FALSE(follower.Undo().ok());
+  follower.StandStill(std::nullopt);
+  Run_(follower);
+  ExpectHolds(1);
+}
+
+TEST_F(FollowerTest, StandsStillOnAVersionAndGoesBackToOne) {
+  for (int i = 0; i < 6; ++i) maker_.Publish();
+  Follower follower = MakeFollower();
+  follower.StandStill(3);
+  Run_(follower);
+  ExpectHolds(3);
+  follower.StandStill(5);
+  Run_(follower);
+  ExpectHolds(5);
+  follower.StandStill(2);
+  Run_(follower);
+  ExpectHolds(5);
+  follower.StandStill(2, /*back=*/true);
+  Run_(follower);
+  ExpectHolds(2);
+}
+
+TEST_F(FollowerTest, ALateJoinerFetchesNoMoreThanTheCheapestWay) {
+  for (int i = 0; i < 40; ++i) maker_.Publish(false, 10);
+  const AnchorRef anchor = maker_.AddAnchor(30);
+  Follower follower = MakeFollower();
+  Run_(follower);
+  ExpectHolds(39);
+  const std::uint64_t deltas = maker_.records()[39].record.delta_bytes - maker_.records()[30].record.delta_bytes;
+  EXPECT_EQ(follower.status().bytes_fetched, anchor.bytes + deltas);
+}
+
+TEST_F(FollowerTest, AnAnchorIsTakenWhenItIsCheaperThanTheDeltas) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  for (int i = 0; i < 60; ++i) maker_.Publish(false, 400);
+  maker_.AddAnchor(60);
+  const std::uint64_t before = follower.status().bytes_fetched;
+  Run_(follower);
+  ExpectHolds(60);
+  EXPECT_EQ(follower.status().anchors_loaded, 2u);
+  EXPECT_LT(follower.status().bytes_fetched - before, maker_.records()[60].record.delta_bytes);
+}
+
+TEST_F(FollowerTest, ARebaseIsFollowedOverItsAnchor) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  maker_.Publish();
+  maker_.Publish(/*rebase=*/true);
+  maker_.Publish();
+  Run_(follower);
+  ExpectHolds(3);
+}
+
+TEST_F(FollowerTest, ADamagedPartIsFetchedAgain) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  maker_.Publish();
+  store_.damaged_once.insert(PartOf(1));
+  Run_(follower);
+  ExpectHolds(1);
+  EXPECT_EQ(follower.status().objects_fetched_again, 1u);
+  EXPECT_EQ(follower.status().detours, 0u);
+}
+
+TEST_F(FollowerTest, APartThatStaysDamagedIsGoneAround) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  for (int i = 0; i < 4; ++i) maker_.Publish();
+  store_.damaged.insert(PartOf(3));
+  maker_.AddAnchor(3);
+  Run_(follower);
+  ExpectHolds(4);
+  EXPECT_EQ(follower.status().detours, 1u);
+}
+
+TEST_F(FollowerTest, WithoutADetourItSaysSoGoesAsFarAsItCanAndRecovers) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  for (int i = 0; i < 4; ++i) maker_.Publish();
+  store_.damaged.insert(PartOf(3));
+  std::optional<Error> error;
+  for (int i = 0; i < 100 && !error.has_value(); ++i) {
+    const auto step = follower.Step();
+    if (!step.ok()) error = step.error();
+  }
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code(), ErrorCode::kNotFound);
+  EXPECT_THAT(error->message(), HasSubstr("no way to version 4"));
+  ExpectHolds(2);
+  // A newer version with an anchor helps …
+  maker_.Publish();
+  maker_.AddAnchor(5);
+  Run_(follower);
+  ExpectHolds(5);
+}
+
+TEST_F(FollowerTest, APrunedPartMeansAnAnchor) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  for (int i = 0; i < 4; ++i) maker_.Publish();
+  maker_.AddAnchor(4);
+  ASSERT_TRUE(store_.Remove(PartOf(2)).ok());
+  Run_(follower);
+  ExpectHolds(4);
+}
+
+TEST_F(FollowerTest, ADamagedAnchorIsLeftForAnother) {
+  for (int i = 0; i < 3; ++i) maker_.Publish();
+  const AnchorRef bad = maker_.AddAnchor(2);
+  store_.damaged.insert(AnchorFolder(bad.name) + "model-00001-of-00002.safetensors");
+  Follower follower = MakeFollower();
+  Run_(follower);
+  ExpectHolds(2);
+  EXPECT_EQ(follower.status().anchors_loaded, 1u);
+  EXPECT_EQ(follower.status().detours, 1u);
+}
+
+TEST_F(FollowerTest, AnUnreachableStoreChangesNothing) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  for (int i = 0; i < 3; ++i) maker_.Publish();
+  // Every request fails once, at every point.
+  std::set<std::string> failed;
+  store_.fail = [&](std::string_view call, std::string_view key) -> std::optional<Error> {
+    if (!failed.insert(std::string(call) + std::string(key)).second) return std::nullopt;
+    return Error(ErrorCode::kUnavailable, "not now");
+  };
+  for (int i = 0; i < 1000; ++i) {
+    const auto step = follower.Step();
+    if (step.ok() && step.value() == FollowerStep::kUpToDate) break;
+    if (step.ok()) continue;
+    ASSERT_EQ(step.error().code(), ErrorCode::kUnavailable);
+  }
+  ExpectHolds(3);
+  EXPECT_GT(failed.size(), 5u);
+}
+
+TEST_F(FollowerTest, PutsItsLeaseBeforeItReadsMarksAndFetches) {
+  maker_.Publish();
+  store_.requests.clear();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  const auto at = [&](const std::string& start) {
+    const auto found = std::find_if(store_.requests.begin(), store_.requests.end(),
+                                    [&](const std::string& request) { return request.starts_with(start); });
+    EXPECT_NE(found, store_.requests.end()) << start;
+    return found - store_.requests.begin();
+  };
+  EXPECT_LT(at("put leases/"), at("list gc/"));
+  EXPECT_LT(at("list gc/"), at("read anchors/"));
+  const auto leases = follower.status();
+  EXPECT_TRUE(leases.has_lease);
+}
+
+TEST_F(FollowerTest, RenewsItsLeaseInTimeAndSaysWhatItNeeds) {
+  maker_.Publish();
+  Follower follower = MakeFollower({.name = "test", .lease_seconds = 600});
+  Run_(follower);
+  maker_.Publish();
+  Run_(follower);
+  clock_.Advance(std::chrono::seconds(250));
+  Run_(follower);
+  std::uint64_t damaged = 0;
+  const auto leases = maker_.run().ReadLeases(&damaged);
+  ASSERT_TRUE(leases.ok());
+  ASSERT_EQ(leases.value().size(), 1u);
+  EXPECT_EQ(leases.value()[0].lease.holds, 1u);
+  EXPECT_EQ(leases.value()[0].lease.needs_from, 1u);
+  EXPECT_EQ(leases.value()[0].last_modified, clock_.Wall());
+  ASSERT_TRUE(follower.Leave().ok());
+  EXPECT_TRUE(maker_.run().ReadLeases(&damaged).value().empty());
+}
+
+TEST_F(FollowerTest, WhatAMarkNamesCountsAsGone) {
+  maker_.Publish();
+  maker_.Publish();
+  const AnchorRef second = maker_.AddAnchor(1);
+  const Mark mark{maker_.run().wire().run, NewId(maker_.random()), {AnchorFolder(second.name)}};
+  const std::string text = ToJson(mark);
+  ASSERT_TRUE(store_.Put(MarkKey(mark.id), {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}).ok());
+  store_.requests.clear();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  ExpectHolds(1);
+  EXPECT_THAT(store_.requests, Not(Contains(HasSubstr("read " + AnchorFolder(second.name)))));
+}
+
+TEST_F(FollowerTest, WithoutTheRightToWriteItFollowsWithoutALease) {
+  maker_.Publish();
+  store_.fail = [](std::string_view call, std::string_view) -> std::optional<Error> {
+    if (call == "put" || call == "create") return Error(ErrorCode::kRefused, "read only");
+    return std::nullopt;
+  };
+  Follower follower = MakeFollower();
+  Run_(follower);
+  ExpectHolds(0);
+  EXPECT_FALSE(follower.status().has_lease);
+}
+
+TEST_F(FollowerTest, RefusesARunThatIsNotItsOwn) {
+  maker_.Publish();
+  {
+    Follower follower = MakeFollower();
+    Run_(follower);
+  }
+  MemoryStore elsewhere(&clock_);
+  RunMaker other(elsewhere, 2);
+  other.Publish();
+  Follower follower(other.run(), target_, NewId(maker_.random()), {}, {&clock_, &maker_.kernels(), &maker_.pool()});
+  const auto step = follower.Step();
+  ASSERT_FALSE(step.ok());
+  EXPECT_EQ(step.error().code(), ErrorCode::kMismatch);
+  ExpectHolds(0);
+}
+
+TEST_F(FollowerTest, ARecordThatDoesNotFollowItsParentIsRefused) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  maker_.Publish();
+  Record forged = maker_.records()[1].record;
+  forged.parent = Sha256Of(std::string_view("another history"));
+  const std::string text = ToJson(forged);
+  ASSERT_TRUE(store_.Put(RecordKey(1), {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}).ok());
+  std::optional<Error> error;
+  for (int i = 0; i < 20 && !error.has_value(); ++i) {
+    const auto step = follower.Step();
+    if (!step.ok()) error = step.error();
+  }
+  ASSERT_TRUE(error.has_value());
+  EXPECT_THAT(error->message(), HasSubstr("another parent"));
+  ExpectHolds(0);
+}
+
+TEST_F(FollowerTest, SaysHowFarBehindItIs) {
+  maker_.Publish();
+  Follower follower = MakeFollower({.name = "test", .apply_at_once = false});
+  Run_(follower);
+  EXPECT_EQ(follower.status().behind.count(), 0);
+  maker_.Publish();
+  Run_(follower);
+  clock_.Advance(std::chrono::seconds(7));
+  const FollowerStatus status = follower.status();
+  EXPECT_EQ(status.held, 0u);
+  EXPECT_EQ(status.newest, 1u);
+  EXPECT_EQ(status.behind, std::chrono::seconds(7));
+  ASSERT_TRUE(follower.Apply().ok());
+  EXPECT_EQ(follower.status().behind.count(), 0);
+}
+
+TEST_F(FollowerTest, ATensorThatComesOrGoesIsFollowedAndTakenBack) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  TestState next = maker_.states().back();
+  std::vector<TensorSpec> specs = next.layout->tensors();
+  specs.erase(specs.begin() + 1);
+  next.tensors.erase(next.tensors.begin() + 1);
+  specs.push_back({"zz.new", DType::kF16, {10}});
+  next.tensors.emplace_back(20, 7);
+  next.layout = std::make_shared<const Layout>(Layout::Make(specs, next.layout->aliases()).value());
+  ASSERT_TRUE(maker_.run().PutLayout(*next.layout).ok());
+  maker_.PublishState(next, false);
+  maker_.Publish();
+  Run_(follower);
+  ExpectHolds(2);
+  ASSERT_TRUE(follower.Undo().ok());
+  ExpectHolds(0);
+}
+
+TEST_F(FollowerTest, AnyVersionCanBeRebuilt) {
+  for (int i = 0; i < 12; ++i) maker_.Publish(i == 5);
+  maker_.AddAnchor(8);
+  for (const Version version : {Version{11}, Version{3}, Version{5}, Version{9}, Version{0}}) {
+    const Status status = Rebuild(maker_.run(), version, target_, NewId(maker_.random()), {.name = "test"},
+                                  {&clock_, &maker_.kernels(), &maker_.pool()});
+    ASSERT_TRUE(status.ok()) << status.error().message();
+    ExpectHolds(version);
+  }
+  const Status missing = Rebuild(maker_.run(), 12, target_, NewId(maker_.random()), {.name = "test"},
+                                 {&clock_, &maker_.kernels(), &maker_.pool()});
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code(), ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace weightwire
