@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "tensor/checkpoint.h"
+#include "tensor/checkpoint_plan.h"
 #include "tensor/layout.h"
 
 namespace weightwire {
@@ -34,13 +35,6 @@ using TensorSource = std::function<Status(std::size_t index, const TensorSink& s
 // accepts.
 Status WriteCheckpointLike(const Checkpoint& like, const Layout& layout, const std::filesystem::path& output,
                            const TensorSource& data);
-
-struct CheckpointOptions {
-  // A shard is closed before the tensor that would make it larger; a tensor above this has a shard of its own.
-  std::uint64_t max_shard_bytes = 5'000'000'000;
-  // transformers does not load a file without "format".
-  Metadata metadata = {{"format", "pt"}};
-};
 
 // Writes a Hugging Face directory with nothing but weights: model.safetensors, or shards named
 // model-00001-of-0000N.safetensors in order of the layout, and their index.
