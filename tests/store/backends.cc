@@ -1,7 +1,12 @@
 #include "store/backends.h"
 
+#include <cstdlib>
+
+#include "base/random.h"
+#include "store/fake_s3.h"
 #include "store/file_store.h"
 #include "store/memory_store.h"
+#include "store/s3_store.h"
 #include "testing/temporary_directory.h"
 
 namespace weightwire::testing {
@@ -24,13 +29,60 @@ class FilePlace final : public Place {
   TemporaryDirectory directory_;
 };
 
+class FakeS3Place final : public Place {
+ public:
+  explicit FakeS3Place(FakeS3::Kind kind) : s3_(kind) {}
+  std::shared_ptr<Store> Open() override { return s3_.Open(); }
+
+ private:
+  FakeS3 s3_;
+};
+
+// A prefix of its own in the bucket of the Ceph RGW that with_rgw started.
+class RgwPlace final : public Place {
+ public:
+  enum class Lists { kFlat, kByFolder };
+
+  explicit RgwPlace(Lists lists) {
+    options_.service.endpoint = RgwEndpoint();
+    options_.service.lists_by_folder = lists == Lists::kByFolder;
+    options_.bucket = "weightwire-test";
+    options_.prefix = "runs/" + SystemRandom().Hex128();
+    options_.name = "s3://weightwire-test/" + options_.prefix;
+    options_.credentials = std::make_shared<FixedCredentials>(RgwCredentials());
+    EXPECT_TRUE(S3Store(options_, &FakeS3::clock()).CreateBucket().ok());
+  }
+  std::shared_ptr<Store> Open() override { return std::make_shared<S3Store>(options_, &FakeS3::clock()); }
+
+ private:
+  S3Options options_;
+};
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 }  // namespace
 
+std::string RgwEndpoint() { return Variable("WEIGHTWIRE_TEST_S3_ENDPOINT"); }
+
+Credentials RgwCredentials() {
+  return {Variable("WEIGHTWIRE_TEST_S3_ACCESS_KEY"), Secret(Variable("WEIGHTWIRE_TEST_S3_SECRET_KEY")), Secret(), {}};
+}
+
 std::vector<Backend> AllBackends() {
-  return {
+  std::vector<Backend> backends = {
       {"memory", [] { return std::make_unique<MemoryPlace>(); }},
       {"file", [] { return std::make_unique<FilePlace>(); }},
+      {"s3", [] { return std::make_unique<FakeS3Place>(FakeS3::Kind::kPlain); }},
+      {"hf", [] { return std::make_unique<FakeS3Place>(FakeS3::Kind::kHuggingFace); }},
   };
+  if (!RgwEndpoint().empty()) {
+    backends.push_back({"rgw", [] { return std::make_unique<RgwPlace>(RgwPlace::Lists::kFlat); }});
+    backends.push_back({"rgw_by_folder", [] { return std::make_unique<RgwPlace>(RgwPlace::Lists::kByFolder); }});
+  }
+  return backends;
 }
 
 }  // namespace weightwire::testing

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "store/credentials.h"
 #include "store/store.h"
 
 namespace weightwire::testing {
@@ -29,7 +30,11 @@ struct Backend {
 
 inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }
 
-// All that can run here.
+// All that can run here: Ceph RGW only within with_rgw.
 std::vector<Backend> AllBackends();
+
+// Of the RGW that with_rgw started; empty without.
+std::string RgwEndpoint();
+Credentials RgwCredentials();
 
 }  // namespace weightwire::testing
