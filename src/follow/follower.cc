@@ -94,8 +94,11 @@ Result<FollowerStep> Follower::NextRecord() {
     std::optional<KnownRecord> goal;
     if (stop_at_.has_value()) {
       WW_TRY(goal, run_.ReadRecord(*stop_at_));
-    } else {
+    }
+    if (!goal.has_value() && !go_back_) {
+      // What there is meanwhile; the one asked for may come.
       WW_TRY(goal, run_.FindNewest(std::nullopt));
+      if (goal.has_value() && stop_at_.has_value() && goal->record.version > *stop_at_) return FollowerStep::kRecord;
     }
     if (!goal.has_value()) return FollowerStep::kUpToDate;
     return Plan(*goal);

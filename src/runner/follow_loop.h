@@ -1,0 +1,68 @@
+// Running a follower on the caller's thread: step after step, waiting between polls, until told to end.
+//
+// What goes wrong is tried again: soon if it may pass by itself (kUnavailable), slowly if a person must mend it. The
+// target stays exact and of use all the while. Two kinds of error end the loop instead: those that no waiting mends
+// (another run, a newer format), and any at all before the follower has once got to the end of what there is, since
+// then a person is still watching.
+//
+// Thread safety: one thread; the sleeper may be stopped by another one or a signal.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "base/result.h"
+#include "follow/follower.h"
+
+namespace weightwire {
+
+struct FollowLoopOptions {
+  // End once there is nothing newer.
+  bool once = false;
+  // Go no further than this version, and end once it, or a later one, is held.
+  std::optional<Version> until;
+
+  // Between two questions for a newer version, give or take a fifth, so that many followers do not ask in step.
+  std::chrono::nanoseconds poll = std::chrono::seconds(2);
+  // After an error that may pass: doubled each time, from the first to the last.
+  std::chrono::nanoseconds first_pause = std::chrono::milliseconds(250);
+  std::chrono::nanoseconds last_pause = std::chrono::seconds(30);
+  // After one that a person must mend.
+  std::chrono::nanoseconds slow_pause = std::chrono::seconds(60);
+  // With `once`, or before the first success: give up after so many errors in a row that may pass.
+  int patience = 6;
+};
+
+struct FollowLoopTools {
+  Sleeper* sleeper = nullptr;
+  Random* random = nullptr;
+};
+
+// What the caller hears of. Any of them may be empty.
+struct FollowLoopEvents {
+  // After each step. False: end.
+  std::function<bool(FollowerStep)> stepped;
+  // The target holds another version. An error ends the loop.
+  std::function<Status()> applied;
+  // Something went wrong that is tried again; said once for each change of what it is. Nothing: it is over.
+  std::function<void(const std::optional<Error>&)> troubled;
+};
+
+enum class FollowEnd : std::uint8_t {
+  kUpToDate,  // `once`: there is nothing newer
+  kReached,   // `until`
+  kStopped,   // by the sleeper or by `stepped`
+};
+
+// Whether trying again may help without anybody doing anything.
+[[nodiscard]] bool MayPass(const Error& error);
+
+// Gives no lease back: the caller decides whether the follower comes again.
+Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& options, const FollowLoopTools& tools,
+                              const FollowLoopEvents& events);
+
+}  // namespace weightwire

@@ -1,0 +1,237 @@
+#include "runner/follow_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "follow/memory_target.h"
+#include "store/memory_store.h"
+#include "testing/run_maker.h"
+
+namespace weightwire {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A store whose reads fail in the way and for as long as it is told.
+class FailingStore final : public Store {
+ public:
+  explicit FailingStore(Store& store) : store_(store) {}
+
+  void FailReads(std::optional<Error> error, int times = 1'000'000) {
+    error_ = std::move(error);
+    times_ = times;
+  }
+  [[nodiscard]] std::string Name() const override { return store_.Name(); }
+  Result<WallTime> Now() override { return store_.Now(); }
+
+ private:
+  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override {
+    if (key.starts_with("versions/") && error_.has_value() && times_-- > 0) return *error_;
+    return store_.Get(key, max_bytes);
+  }
+  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
+    return store_.Read(key, offset, out);
+  }
+  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override { return store_.Put(key, bytes); }
+  Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
+    return store_.PutIfAbsent(key, bytes);
+  }
+  Result<ObjectInfo> DoStat(std::string_view key) override { return store_.Stat(key); }
+  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view after, std::size_t limit) override {
+    return store_.List(prefix, after, limit);
+  }
+  Status DoRemove(std::string_view key) override { return store_.Remove(key); }
+
+  Store& store_;
+  std::optional<Error> error_;
+  int times_ = 0;
+};
+
+// Time passes only by waiting; each wait is kept, and something may happen during one.
+class WatchedSleeper final : public Sleeper {
+ public:
+  explicit WatchedSleeper(ManualClock& clock) : clock_(clock) {}
+  [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override {
+    waits.push_back(duration);
+    clock_.Advance(duration);
+    return during == nullptr || during(waits.size());
+  }
+  std::vector<std::chrono::nanoseconds> waits;
+  std::function<bool(std::size_t number)> during;  // false: the program is to end
+
+ private:
+  ManualClock& clock_;
+};
+
+class FollowLoopTest : public testing::Test {
+ protected:
+  FollowLoopTest() {
+    tools_ = {&clock_, &maker_.kernels(), &maker_.pool()};
+    events_.troubled = [this](const std::optional<Error>& error) {
+      troubles_.push_back(error.has_value() ? error->message() : "over");
+    };
+    events_.applied = [this] {
+      applied_.push_back(follower().status().held.value());
+      return Ok();
+    };
+  }
+
+  Follower& follower() {
+    if (follower_ == nullptr) {
+      follower_ = std::make_unique<Follower>(Run::Open(store_).value(), target_, Id{}, FollowerOptions{}, tools_);
+    }
+    return *follower_;
+  }
+  Result<FollowEnd> Loop() { return RunFollower(follower(), options_, {&sleeper_, &random_}, events_); }
+
+  ManualClock clock_;
+  MemoryStore memory_{&clock_};
+  RunMaker maker_{memory_};
+  FailingStore store_{memory_};
+  WatchedSleeper sleeper_{clock_};
+  SeededRandom random_{7};
+  MemoryTarget target_{maker_.kernels(), maker_.pool()};
+  FollowerTools tools_;
+  FollowLoopOptions options_;
+  FollowLoopEvents events_;
+  std::vector<std::string> troubles_;
+  std::vector<Version> applied_;
+  std::unique_ptr<Follower> follower_;
+};
+
+TEST_F(FollowLoopTest, OnceEndsWithTheNewestVersionAndNeverWaits) {
+  for (int i = 0; i < 4; ++i) maker_.Publish();
+  options_.once = true;
+  EXPECT_EQ(Loop().value(), FollowEnd::kUpToDate);
+  EXPECT_EQ(target_.held()->version, 3U);
+  EXPECT_TRUE(target_.Check().ok());
+  EXPECT_TRUE(sleeper_.waits.empty());
+}
+
+TEST_F(FollowLoopTest, OnceEndsWithNothingWhereThereIsNothing) {
+  options_.once = true;
+  EXPECT_EQ(Loop().value(), FollowEnd::kUpToDate);
+  EXPECT_FALSE(target_.held().has_value());
+}
+
+TEST_F(FollowLoopTest, PollsUntilAVersionIsReachedAndGoesNoFurther) {
+  maker_.Publish();
+  options_.until = 2;
+  sleeper_.during = [&](std::size_t number) {
+    if (number == 3) maker_.Publish();
+    if (number == 5) {
+      for (int i = 0; i < 4; ++i) maker_.Publish();
+    }
+    return number < 100;
+  };
+  EXPECT_EQ(Loop().value(), FollowEnd::kReached);
+  EXPECT_EQ(target_.held()->version, 2U);
+  EXPECT_EQ(applied_, (std::vector<Version>{0, 1, 2}));
+  ASSERT_EQ(sleeper_.waits.size(), 5U);
+  for (const auto wait : sleeper_.waits) {
+    EXPECT_GE(wait, milliseconds(1600));
+    EXPECT_LE(wait, milliseconds(2400));
+  }
+  EXPECT_NE(sleeper_.waits[0], sleeper_.waits[1]);  // followers must not ask in step
+}
+
+TEST_F(FollowLoopTest, AVersionThatIsHeldAlreadyIsReached) {
+  for (int i = 0; i < 4; ++i) maker_.Publish();
+  options_.once = true;
+  ASSERT_TRUE(Loop().ok());
+  options_ = {};
+  options_.until = 1;
+  EXPECT_EQ(Loop().value(), FollowEnd::kReached);
+  EXPECT_EQ(target_.held()->version, 3U);
+}
+
+TEST_F(FollowLoopTest, StopsWhenToldWhileWaiting) {
+  maker_.Publish();
+  sleeper_.during = [](std::size_t number) { return number < 3; };
+  EXPECT_EQ(Loop().value(), FollowEnd::kStopped);
+  EXPECT_EQ(sleeper_.waits.size(), 3U);
+}
+
+TEST_F(FollowLoopTest, StopsWhenToldBetweenSteps) {
+  maker_.Publish();
+  int steps = 0;
+  events_.stepped = [&](FollowerStep) { return ++steps < 2; };
+  EXPECT_EQ(Loop().value(), FollowEnd::kStopped);
+  EXPECT_EQ(steps, 2);
+}
+
+TEST_F(FollowLoopTest, AnErrorOfTheCallerEndsIt) {
+  maker_.Publish();
+  events_.applied = [] { return Error(ErrorCode::kIo, "no more"); };
+  EXPECT_EQ(Loop().error().message(), "no more");
+  EXPECT_EQ(target_.held()->version, 0U);
+}
+
+TEST_F(FollowLoopTest, WaitsLongerEachTimeForWhatMayPassAndSaysItOnce) {
+  maker_.Publish();
+  options_.until = 1;
+  sleeper_.during = [&](std::size_t number) {
+    if (number == 1) store_.FailReads(Error(ErrorCode::kUnavailable, "the network is gone"), 12);
+    if (number == 13) maker_.Publish();
+    return number < 100;
+  };
+  EXPECT_EQ(Loop().value(), FollowEnd::kReached);
+  EXPECT_EQ(troubles_, (std::vector<std::string>{"the network is gone", "over"}));
+  ASSERT_GE(sleeper_.waits.size(), 13U);
+  EXPECT_LE(sleeper_.waits[1], milliseconds(300));
+  EXPECT_GE(sleeper_.waits[5], milliseconds(3200));
+  for (std::size_t i = 9; i < 13; ++i) {
+    EXPECT_GE(sleeper_.waits[i], seconds(24));
+    EXPECT_LE(sleeper_.waits[i], seconds(36));
+  }
+}
+
+TEST_F(FollowLoopTest, AsksSlowlyForWhatAPersonMustMend) {
+  maker_.Publish();
+  options_.until = 1;
+  sleeper_.during = [&](std::size_t number) {
+    if (number == 1) store_.FailReads(Error(ErrorCode::kRefused, "the key has expired"), 2);
+    if (number == 3) store_.FailReads(Error(ErrorCode::kRefused, "the key is not allowed"), 1);
+    if (number == 4) maker_.Publish();
+    return number < 100;
+  };
+  EXPECT_EQ(Loop().value(), FollowEnd::kReached);
+  EXPECT_EQ(troubles_, (std::vector<std::string>{"the key has expired", "the key is not allowed", "over"}));
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_GE(sleeper_.waits[i], seconds(48));
+}
+
+TEST_F(FollowLoopTest, FailsAtOnceWhereAPersonWatches) {
+  maker_.Publish();
+  store_.FailReads(Error(ErrorCode::kRefused, "wrong key"));
+  EXPECT_EQ(Loop().error().message(), "wrong key");
+  options_.once = true;
+  EXPECT_EQ(Loop().error().message(), "wrong key");
+  EXPECT_TRUE(sleeper_.waits.empty());
+}
+
+TEST_F(FollowLoopTest, IsPatientForAWhileWhereAPersonWatches) {
+  maker_.Publish();
+  store_.FailReads(Error(ErrorCode::kUnavailable, "overload"), 4);
+  options_.once = true;
+  EXPECT_EQ(Loop().value(), FollowEnd::kUpToDate);
+  EXPECT_EQ(sleeper_.waits.size(), 4U);
+  store_.FailReads(Error(ErrorCode::kUnavailable, "overload"));
+  EXPECT_EQ(Loop().error().message(), "overload");
+  EXPECT_EQ(sleeper_.waits.size(), 9U);
+}
+
+TEST_F(FollowLoopTest, WhatNoWaitingMendsEndsIt) {
+  maker_.Publish();
+  sleeper_.during = [&](std::size_t number) {
+    if (number == 1) store_.FailReads(Error(ErrorCode::kUnsupported, "a newer weightwire made this"));
+    return number < 100;
+  };
+  EXPECT_EQ(Loop().error().code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(sleeper_.waits.size(), 1U);
+}
+
+}  // namespace
+}  // namespace weightwire
