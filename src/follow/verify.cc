@@ -1,0 +1,270 @@
+#include "follow/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "codec/decoder.h"
+#include "codec/delta_file.h"
+
+namespace weightwire {
+namespace {
+
+// Damage, as opposed to what may be mended by looking again.
+bool IsDamage(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kNotFound:
+    case ErrorCode::kCorrupt:
+    case ErrorCode::kMismatch:
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kLimit:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+Verifier::Verifier(Run run, Version from, const Kernels& kernels, ThreadPool& pool)
+    : run_(std::move(run)), from_(from), kernels_(kernels), pool_(pool) {}
+
+Result<bool> Verifier::Step() {
+  switch (phase_) {
+    case Phase::kBegin:
+      WW_RETURN_IF_ERROR(Begin());
+      break;
+    case Phase::kRecord:
+      WW_RETURN_IF_ERROR(ReadRecord());
+      break;
+    case Phase::kDelta:
+      WW_RETURN_IF_ERROR(ReadDelta());
+      break;
+    case Phase::kAnchor:
+      WW_RETURN_IF_ERROR(ReadAnchor());
+      break;
+    case Phase::kEnd:
+      return true;
+  }
+  return phase_ == Phase::kEnd;
+}
+
+void Verifier::Damaged(std::string sentence) {
+  // As many as a person would read; the first ones say most.
+  constexpr std::size_t kMostSentences = 1'000;
+  if (report_.damage.size() < kMostSentences) report_.damage.push_back(std::move(sentence));
+}
+
+Status Verifier::Begin() {
+  WW_TRY(const auto newest, run_.FindNewest(std::nullopt));
+  if (!newest.has_value() || newest->record.version < from_) {
+    return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version {}", run_.store().Name(), from_));
+  }
+  WW_TRY(anchors_, run_.ListAnchors(from_));
+  report_.newest = newest->record.version;
+  version_ = from_;
+  phase_ = Phase::kRecord;
+  return Ok();
+}
+
+Status Verifier::ReadRecord() {
+  record_.reset();
+  layout_ = nullptr;
+  parts_.clear();
+  parts_complete_ = true;
+  auto record = run_.ReadRecord(version_);
+  if (!record.ok() && !IsDamage(record.error())) return record.error();
+  if (record.ok()) record_ = std::move(record).value();
+  if (!record_.has_value()) {
+    Damaged(record.ok() ? fmt::format("the record of version {} is missing", version_) : record.error().message());
+    EndVersion();
+    return Ok();
+  }
+  auto layout = run_.ReadLayout(record_->record.layout);
+  if (!layout.ok() && !IsDamage(layout.error())) return layout.error();
+  ++report_.records;
+  if (layout.ok()) {
+    layout_ = std::make_shared<const Layout>(std::move(layout).value());
+  } else {
+    Damaged(fmt::format("the layout of version {}: {}", version_, layout.error().message()));
+  }
+  if (before_.has_value()) {
+    const Status follows = CheckFollows(*before_, *record_);
+    if (!follows.ok()) Damaged(follows.error().message());
+  }
+  phase_ = Phase::kDelta;
+  return Ok();
+}
+
+Status Verifier::ReadDelta() {
+  const auto& delta = record_->record.delta;
+  if (!delta.has_value()) {
+    replayed_ = nullptr;  // its own anchor says what it is
+    phase_ = Phase::kAnchor;
+    return Ok();
+  }
+  if (parts_.size() == delta->size()) {
+    if (parts_complete_) {
+      Replay();
+    } else {
+      replayed_ = nullptr;
+      ++report_.pruned;
+    }
+    phase_ = Phase::kAnchor;
+    return Ok();
+  }
+  const PartRef& part = (*delta)[parts_.size()];
+  std::vector<std::uint8_t> bytes(part.size_bytes);
+  const Status read = run_.store().Read(part.key, 0, bytes);
+  if (!read.ok() && !IsDamage(read.error())) return read.error();
+  if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
+    parts_complete_ = false;
+    bytes.clear();
+  } else if (!read.ok() || ObjectHash(bytes) != part.hash) {
+    Damaged(read.ok() ? fmt::format("{}: its bytes are not what its name says", part.key) : read.error().message());
+    parts_complete_ = false;
+    bytes.clear();
+  } else {
+    ++report_.parts;
+    report_.bytes += bytes.size();
+  }
+  parts_.push_back(std::move(bytes));
+  return Ok();
+}
+
+void Verifier::Replay() {
+  const Record& record = record_->record;
+  if (replayed_ == nullptr) return;
+  const auto replay = [&]() -> Status {
+    WW_TRY(const StateView view, replayed_->View());
+    std::shared_ptr<const StagedChange> change;
+    if (parts_.empty()) {
+      change = std::make_shared<const StagedChange>(StagedChange::Nothing(view.shared_layout(), view.digests()));
+    } else {
+      std::vector<DeltaFile> files;
+      for (const auto& bytes : parts_) {
+        WW_TRY(DeltaFile file, DeltaFile::Parse(bytes));
+        files.push_back(std::move(file));
+      }
+      if (files.size() == 1 && files.front().index().state.has_value()) {
+        WW_TRY(change, StageDelta(files.front(), view, kernels_, pool_));
+      } else {
+        const StateDigests states{replayed_->held()->state, record.state};
+        WW_TRY(change, StageParts(files, states, view, kernels_, pool_));
+      }
+    }
+    if (change->state_after() != record.state || change->layout_after().hash() != record.layout) {
+      return Error(ErrorCode::kMismatch, "it leads to another state than its record says");
+    }
+    return replayed_->Apply(change, HeldOf(*record_));
+  };
+  const Status done = replay();
+  if (done.ok()) return;
+  Damaged(fmt::format("the delta of version {}: {}", version_, done.error().message()));
+  replayed_ = nullptr;
+}
+
+Status Verifier::ReadAnchor() {
+  if (loading_ != nullptr) return LoadPiece();
+  if (!anchors_.empty() && anchors_.front().version == version_) return BeginAnchor(anchors_.front());
+  EndVersion();
+  return Ok();
+}
+
+Status Verifier::BeginAnchor(const AnchorName& name) {
+  auto anchor = run_.ReadAnchor(name);
+  if (!anchor.ok() && !IsDamage(anchor.error())) return anchor.error();
+  if (!anchor.ok() || layout_ == nullptr) {
+    if (!anchor.ok()) Damaged(anchor.error().message());
+    anchors_.erase(anchors_.begin());
+    return Ok();
+  }
+  auto target = std::make_unique<MemoryTarget>(kernels_, pool_);
+  WW_TRY(auto load, target->BeginLoad(anchor.value().manifest.files));
+  loading_ = std::make_unique<Loading>(
+      Loading{std::move(anchor).value(), std::move(target), std::move(load), 0, 0, {}, false});
+  return Ok();
+}
+
+Status Verifier::LoadPiece() {
+  Loading& loading = *loading_;
+  const auto& files = loading.anchor.manifest.files;
+  if (loading.file == files.size()) {
+    FinishAnchor();
+    return Ok();
+  }
+  const AnchorFile& file = files[loading.file];
+  const std::string key = AnchorFolder(loading.anchor.manifest.name) + file.name;
+  std::vector<std::uint8_t> piece(std::min(kHashChunkBytes, file.size_bytes - loading.offset));
+  const Status read = run_.store().Read(key, loading.offset, piece);
+  if (!read.ok() && !IsDamage(read.error())) return read.error();
+  bool ends = !read.ok();
+  if (!read.ok()) {
+    Damaged(read.error().message());
+    loading.damaged = true;
+  } else {
+    WW_RETURN_IF_ERROR(loading.load->WriteAt(loading.file, loading.offset, piece));
+    loading.hasher.Update(piece);
+    loading.offset += piece.size();
+    report_.bytes += piece.size();
+    if (loading.offset == file.size_bytes) {
+      ends = true;
+      if (loading.hasher.Finish() != file.hash) {
+        Damaged(fmt::format("{}: its bytes are not those that anchor.json lists", key));
+        loading.damaged = true;
+      }
+    }
+  }
+  if (ends) {
+    ++loading.file;
+    loading.offset = 0;
+    loading.hasher = {};
+  }
+  return Ok();
+}
+
+void Verifier::FinishAnchor() {
+  Loading& loading = *loading_;
+  const AnchorManifest& manifest = loading.anchor.manifest;
+  ++report_.anchors;
+  if (!loading.damaged) {
+    const Status committed = loading.load->Commit(HeldOf(*record_), *layout_);
+    if (!committed.ok()) {
+      Damaged(fmt::format("{}: {}", AnchorFolder(manifest.name), committed.error().message()));
+    } else if (replayed_ == nullptr) {
+      loading.load = nullptr;
+      replayed_ = std::move(loading.target);
+    } else {
+      CheckReplayed();
+    }
+  }
+  loading_ = nullptr;
+  anchors_.erase(anchors_.begin());
+}
+
+void Verifier::CheckReplayed() {
+  const Status check = replayed_->Check();
+  if (check.ok()) return;
+  Damaged(fmt::format("version {}, replayed: {}", version_, check.error().message()));
+  replayed_ = nullptr;
+}
+
+void Verifier::EndVersion() {
+  if (!record_.has_value()) {
+    replayed_ = nullptr;
+    std::erase_if(anchors_, [this](const AnchorName& name) { return name.version == version_; });
+  }
+  if (version_ == *report_.newest && replayed_ != nullptr) CheckReplayed();
+  if (replayed_ != nullptr) ++report_.states;
+  if (version_ == *report_.newest) {
+    if (replayed_ == nullptr) Damaged(fmt::format("nothing leads to version {}, the newest", version_));
+    phase_ = Phase::kEnd;
+    return;
+  }
+  before_ = std::move(record_);
+  ++version_;
+  phase_ = Phase::kRecord;
+}
+
+}  // namespace weightwire

@@ -1,0 +1,162 @@
+#include "follow/verify.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "store/memory_store.h"
+#include "testing/run_maker.h"
+
+namespace weightwire {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class VerifyTest : public testing::Test {
+ protected:
+  VerifyReport Verify(Version from = 0) {
+    Verifier verifier(Run::Open(store_).value(), from, maker_.kernels(), maker_.pool());
+    for (int steps = 0; steps < 10'000; ++steps) {
+      const auto done = verifier.Step();
+      EXPECT_TRUE(done.ok()) << done.error().message();
+      if (!done.ok() || done.value()) return verifier.report();
+    }
+    ADD_FAILURE() << "it does not end";
+    return {};
+  }
+  // Versions 0 to 5, anchors of 0 and 3.
+  void Publish() {
+    for (int i = 0; i < 6; ++i) maker_.Publish();
+    anchor_ = maker_.AddAnchor(3).name;
+  }
+  [[nodiscard]] const PartRef& Part(Version version) const { return maker_.records()[version].record.delta->front(); }
+  void Damage(const std::string& key) {
+    auto bytes = store_.Get(key, kMaxPutBytes).value();
+    bytes[bytes.size() / 2] ^= 1;
+    ASSERT_TRUE(store_.Put(key, bytes).ok());
+  }
+
+  ManualClock clock_;
+  MemoryStore store_{&clock_};
+  RunMaker maker_{store_};
+  AnchorName anchor_;
+};
+
+TEST_F(VerifyTest, AGoodRunIsGood) {
+  Publish();
+  const VerifyReport report = Verify();
+  EXPECT_THAT(report.damage, IsEmpty());
+  EXPECT_EQ(report.newest, 5U);
+  EXPECT_EQ(report.records, 6U);
+  EXPECT_EQ(report.parts, 5U);
+  EXPECT_EQ(report.anchors, 2U);
+  EXPECT_EQ(report.states, 6U);
+  EXPECT_EQ(report.pruned, 0U);
+}
+
+TEST_F(VerifyTest, ARebaseAndAnUnchangedVersionAreGood) {
+  maker_.Publish();
+  maker_.Publish();
+  maker_.PublishUnchanged();
+  maker_.Publish(/*rebase=*/true);
+  maker_.Publish();
+  const VerifyReport report = Verify();
+  EXPECT_THAT(report.damage, IsEmpty());
+  EXPECT_EQ(report.states, 5U);
+  EXPECT_EQ(report.parts, 2U);
+}
+
+TEST_F(VerifyTest, FromALaterVersionBeginsAtItsAnchor) {
+  Publish();
+  const VerifyReport report = Verify(2);
+  EXPECT_THAT(report.damage, IsEmpty());
+  EXPECT_EQ(report.records, 4U);
+  EXPECT_EQ(report.states, 3U);
+  EXPECT_EQ(report.anchors, 1U);
+}
+
+TEST_F(VerifyTest, WhatGcRemovedIsNoDamage) {
+  Publish();
+  for (Version version = 1; version <= 3; ++version) ASSERT_TRUE(store_.Remove(Part(version).key).ok());
+  const VerifyReport report = Verify();
+  EXPECT_THAT(report.damage, IsEmpty());
+  EXPECT_EQ(report.pruned, 3U);
+  EXPECT_EQ(report.states, 4U);
+}
+
+TEST_F(VerifyTest, NoWayToTheNewestVersionIsDamage) {
+  Publish();
+  ASSERT_TRUE(store_.Remove(Part(4).key).ok());
+  EXPECT_THAT(Verify().damage, Contains(HasSubstr("nothing leads to version 5")));
+}
+
+TEST_F(VerifyTest, ADamagedPartIsFound) {
+  Publish();
+  Damage(Part(2).key);
+  const VerifyReport report = Verify();
+  ASSERT_EQ(report.damage.size(), 1U);
+  EXPECT_THAT(report.damage.front(), HasSubstr(Part(2).key));
+}
+
+TEST_F(VerifyTest, APartThatIsIntactButLeadsElsewhereIsFound) {
+  Publish();
+  // A record that promises another state than its part leads to.
+  Record record = maker_.records()[5].record;
+  record.state[0] ^= 1;
+  const std::string json = ToJson(record);
+  ASSERT_TRUE(store_.Put(RecordKey(5), {reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}).ok());
+  EXPECT_THAT(Verify().damage, Contains(HasSubstr("the delta of version 5")));
+}
+
+TEST_F(VerifyTest, ADamagedAnchorIsFound) {
+  Publish();
+  const std::string key = AnchorFolder(anchor_) + "model-00002-of-00002.safetensors";
+  Damage(key);
+  EXPECT_THAT(Verify().damage, Contains(HasSubstr(key)));
+  ASSERT_TRUE(store_.Remove(key).ok());
+  EXPECT_THAT(Verify().damage, Contains(HasSubstr(key)));
+}
+
+TEST_F(VerifyTest, AnAnchorOfAnotherStateIsFound) {
+  Publish();
+  // Whole in itself, with hashes that fit: the anchor of version 0 under the name of version 3.
+  AnchorManifest manifest = Run::Open(store_).value().ReadAnchor(anchor_).value().manifest;
+  const AnchorName first = maker_.records()[0].record.anchor->name;
+  manifest.files = Run::Open(store_).value().ReadAnchor(first).value().manifest.files;
+  for (const AnchorFile& file : manifest.files) {
+    const auto bytes = store_.Get(AnchorFolder(first) + file.name, kMaxPutBytes).value();
+    ASSERT_TRUE(store_.Put(AnchorFolder(anchor_) + file.name, bytes).ok());
+  }
+  const std::string json = ToJson(manifest);
+  ASSERT_TRUE(store_.Put(ManifestKey(anchor_), {reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}).ok());
+  EXPECT_THAT(Verify().damage, Contains(HasSubstr("not those of version 3")));
+}
+
+TEST_F(VerifyTest, ADamagedOrMissingRecordIsFound) {
+  Publish();
+  const auto good = store_.Get(RecordKey(4), kMaxPutBytes).value();
+  Damage(RecordKey(4));
+  EXPECT_FALSE(Verify().damage.empty());
+  ASSERT_TRUE(store_.Put(RecordKey(4), good).ok());
+  EXPECT_THAT(Verify().damage, IsEmpty());
+  // Version 5 was made for the record as it was.
+  std::string other(good.begin(), good.end());
+  other.insert(1, " ");
+  ASSERT_TRUE(store_.Put(RecordKey(4), {reinterpret_cast<const std::uint8_t*>(other.data()), other.size()}).ok());
+  EXPECT_THAT(Verify().damage, Contains(HasSubstr("another parent")));
+}
+
+TEST_F(VerifyTest, AMissingLayoutIsFound) {
+  Publish();
+  ASSERT_TRUE(store_.Remove(LayoutKey(maker_.records()[0].record.layout)).ok());
+  EXPECT_THAT(Verify().damage, Contains(HasSubstr("the layout of version 0")));
+}
+
+TEST_F(VerifyTest, ARunWithoutVersionsIsNotFound) {
+  Verifier verifier(Run::Open(store_).value(), 0, maker_.kernels(), maker_.pool());
+  EXPECT_EQ(verifier.Step().error().code(), ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace weightwire
