@@ -15,57 +15,35 @@
 #include "base/result.h"
 #include "cli/apply.h"
 #include "cli/bench_codec.h"
+#include "cli/command_options.h"
 #include "cli/diff.h"
 #include "cli/digest.h"
 #include "cli/inspect.h"
+#include "cli/run_commands.h"
 
 namespace weightwire {
 namespace {
 
-constexpr std::size_t kMaxThreads = 1024;
 constexpr std::size_t kMaxRepetitions = 1'000'000;
 
 constexpr const char* kDescription =
-    "weightwire moves a model's weights as lossless deltas: what changed between two checkpoints, in a small file that "
-    "turns the one into the other bit for bit, and refuses to touch anything else.\n"
-    "A checkpoint is a safetensors file or a Hugging Face directory.";
+    "weightwire moves a model's weights from a trainer to inference servers, through nothing but a bucket, as lossless "
+    "deltas: what changed between two states, in a small file that turns the one into the other bit for bit, and "
+    "refuses to touch anything else.\n"
+    "A checkpoint is a safetensors file or a Hugging Face directory. A run (RUN) is a chain of versions of one model, "
+    "in a bucket or a directory: a URL or a path.";
 
 constexpr const char* kFooter =
-    "Examples:\n"
+    "Two checkpoints:\n"
     "  weightwire diff step-10 step-11 -o 11.delta         what changed, and a file that carries it\n"
     "  weightwire apply step-10 11.delta -o copy-of-11     the same weights somewhere else\n"
     "  weightwire digest copy-of-11                        equal for equal weights\n"
     "\n"
     "Each command has its own --help. WEIGHTWIRE_ISA chooses the instruction set (for example 'scalar').\n"
     "Exit status: 0; 2 wrong arguments; 3 not found; 4 refused by the system; 5 damaged bytes; 6 another base, layout\n"
-    "or state; 7 not supported; 8 beyond a limit.";
-
-// One command: its options as CLI11 fills them, and what to run.
-struct Command {
-  CLI::App* app;
-  std::function<Status()> run;
-};
-
-// Options that hold a path.
-CLI::Option* AddPath(CLI::App& app, const std::string& name, std::filesystem::path& path, const std::string& text) {
-  return app
-      .add_option_function<std::string>(
-          name, [&path](const std::string& given) { path = given; }, text)
-      ->type_name("PATH");
-}
-CLI::Option* AddPath(CLI::App& app, const std::string& name, std::optional<std::filesystem::path>& path,
-                     const std::string& text) {
-  return app
-      .add_option_function<std::string>(
-          name, [&path](const std::string& given) { path = given; }, text)
-      ->type_name("PATH");
-}
-void AddThreads(CLI::App& app, std::size_t& threads) {
-  app.add_option("--threads", threads, "how many threads; as many as the machine has unless given")
-      ->type_name("N")
-      ->check(CLI::Range(std::size_t{1}, kMaxThreads).description(""));
-}
-void AddJson(CLI::App& app, bool& json) { app.add_flag("--json", json, "print JSON, for programs"); }
+    "or state; 7 not supported; 8 beyond a limit; 9 a write whose answer was lost; 10 refused by the store; 11 not "
+    "now, try\n"
+    "again.";
 
 Command AddDiff(CLI::App& app, DiffOptions& options) {
   CLI::App& sub = *app.add_subcommand("diff", "show what changed between two checkpoints and what it costs to send");
@@ -210,7 +188,7 @@ int Finish(const Status& status) {
   return 0;
 }
 
-int ParseAndRun(int argc, const char* const* argv) {
+int ParseAndRun(int argc, const char* const* argv, const World& world) {
   CLI::App app(kDescription, "weightwire");
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("weightwire ") + kVersion, "print the version and exit");
@@ -222,8 +200,10 @@ int ParseAndRun(int argc, const char* const* argv) {
   InspectOptions inspect;
   DigestOptions digest;
   BenchCodecOptions bench_codec;
+  RunCommandOptions run_commands;
   std::vector<Command> commands = {AddDiff(app, diff), AddApply(app, apply), AddInspect(app, inspect),
                                    AddDigest(app, digest)};
+  for (Command& command : AddRunCommands(app, run_commands, world)) commands.push_back(std::move(command));
   CLI::App& bench = AddBench(app);
   commands.push_back(AddBenchCodec(bench, bench_codec));
   try {
@@ -243,9 +223,9 @@ int ParseAndRun(int argc, const char* const* argv) {
 
 }  // namespace
 
-int RunCommand(int argc, const char* const* argv) {
+int RunCommand(int argc, const char* const* argv, const World& world) {
   try {
-    return ParseAndRun(argc, argv);
+    return ParseAndRun(argc, argv, world);
   } catch (const std::bad_alloc&) {
     return Fail("there is not enough memory", ErrorCode::kIo);
   }

@@ -1,6 +1,8 @@
 #include <malloc.h>
 
+#include "base/real_file_system.h"
 #include "cli/command.h"
+#include "cli/run_access.h"
 
 int main(int argc, char** argv) {
   // Staged changes are large, come and go, and would each be fetched from the system anew, page by page: freed memory
@@ -8,5 +10,6 @@ int main(int argc, char** argv) {
   constexpr int kKeepBytes = 1 << 30;
   mallopt(M_MMAP_THRESHOLD, kKeepBytes);
   mallopt(M_TRIM_THRESHOLD, kKeepBytes);
-  return weightwire::RunCommand(argc, argv);
+  weightwire::RealFileSystem files;
+  return weightwire::RunCommand(argc, argv, {&files, weightwire::OpenStoreAt});
 }

@@ -1,0 +1,75 @@
+#include "cli/init.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "cli/json_output.h"
+#include "cli/run_access.h"
+
+namespace weightwire {
+namespace {
+
+// Whether the second of two put-if-absents of one key is refused.
+Result<bool> RefusesTheSecond(Store& store, Random& random) {
+  const std::string key = ProbeKey(NewId(random));
+  const std::uint8_t byte = 0;
+  const auto put_twice = [&]() -> Result<bool> {
+    WW_RETURN_IF_ERROR(store.PutIfAbsent(key, {&byte, 1}));
+    WW_TRY(const PutOutcome second, store.PutIfAbsent(key, {&byte, 1}));
+    return second == PutOutcome::kExists;
+  };
+  Result<bool> refused = put_twice();
+  // A probe that stays does no harm.
+  static_cast<void>(store.Remove(key));
+  return refused;
+}
+
+}  // namespace
+
+Result<Run> InitRun(Store& store, bool single_writer, bool* made) {
+  if (made != nullptr) *made = false;
+  auto there = Run::Open(store);
+  if (there.ok() || there.error().code() != ErrorCode::kNotFound) return there;
+  SystemRandom random;
+  WW_TRY(const bool refuses, RefusesTheSecond(store, random));
+  if (!refuses && !single_writer) {
+    return Error(ErrorCode::kUnsupported,
+                 fmt::format("{} does not refuse to create an object twice, so two publishers could overwrite each "
+                             "other's versions; if there will only ever be one, say --single-writer",
+                             store.Name()));
+  }
+  auto run = Run::Create(store, single_writer, random);
+  if (run.ok() && made != nullptr) *made = true;
+  return run;
+}
+
+Status RunInit(const InitOptions& options, const World& world) {
+  WW_TRY(const auto store, world.open_store(options.run));
+  bool made = false;
+  WW_TRY(const Run run, InitRun(*store, options.single_writer, &made));
+  if (!made && options.single_writer && !run.wire().single_writer) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("there is a run at {} already, and it was made for several writers; nothing was changed",
+                             options.run));
+  }
+  if (options.json) {
+    JsonOutput json;
+    json["run"] = ToHex(run.wire().run);
+    json["location"] = options.run;
+    json["made"] = made;
+    json["single_writer"] = run.wire().single_writer;
+    PrintJson(json);
+    return Ok();
+  }
+  if (!made) {
+    fmt::print("{}: there is a run already, {}\n", options.run, ToHex(run.wire().run));
+    return Ok();
+  }
+  fmt::print("{}: made the run {}\n", options.run, ToHex(run.wire().run));
+  if (run.wire().single_writer) fmt::print("It is for a single writer: two at a time would destroy it.\n");
+  return Ok();
+}
+
+}  // namespace weightwire

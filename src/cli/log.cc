@@ -1,0 +1,195 @@
+#include "cli/log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cli/followers.h"
+#include "cli/format_numbers.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/progress.h"
+#include "cli/run_access.h"
+#include "runner/follow_loop.h"
+
+namespace weightwire {
+namespace {
+
+constexpr auto kWatchInterval = std::chrono::seconds(1);
+
+// What of a version is shown.
+struct Line {
+  Record record;
+  std::uint64_t bytes = 0;  // of its delta; of its anchor where it has no delta
+  ModelSize model;
+  bool anchor = false;
+};
+
+// Reads versions, and knows what they have in common.
+class Reader {
+ public:
+  explicit Reader(const Run& run) : run_(run) {}
+
+  // Anchors of versions from `from` on.
+  Status ReadAnchors(Version from) {
+    WW_TRY(const std::vector<AnchorName> names, run_.ListAnchors(from));
+    for (const AnchorName& name : names) anchored_.insert(name.version);
+    return Ok();
+  }
+
+  // Nothing if there is no such version (yet).
+  Result<std::optional<Line>> Read(Version version) {
+    WW_TRY(auto known, run_.ReadRecord(version));
+    if (!known.has_value()) return std::optional<Line>();
+    if (before_.has_value() && before_->record.version + 1 == version)
+      WW_RETURN_IF_ERROR(CheckFollows(*before_, *known));
+    before_ = known;
+    Line line{known->record, 0, {}, anchored_.contains(version)};
+    WW_TRY(line.model, ModelOf(line.record.layout));
+    if (line.record.delta.has_value()) {
+      line.bytes = line.record.OwnDeltaBytes();
+    } else {
+      line.bytes = line.record.anchor->bytes;
+    }
+    return std::optional(std::move(line));
+  }
+
+ private:
+  Result<ModelSize> ModelOf(const Sha256Digest& layout_hash) {
+    const auto known = models_.find(layout_hash);
+    if (known != models_.end()) return known->second;
+    WW_TRY(const Layout layout, run_.ReadLayout(layout_hash));
+    return models_.emplace(layout_hash, SizeOf(layout)).first->second;
+  }
+
+  const Run& run_;
+  std::set<Version> anchored_;
+  std::map<Sha256Digest, ModelSize> models_;
+  std::optional<KnownRecord> before_;
+};
+
+JsonOutput ToJsonOutput(const Line& line) {
+  const Record& record = line.record;
+  JsonOutput json;
+  json["version"] = record.version;
+  json["step"] = record.step;
+  json["time"] = record.time;
+  json["bytes"] = line.bytes;
+  json["anchor"] = line.anchor;
+  json["delta"] = record.delta.has_value();
+  json["changed"] = record.changed;
+  json["elements"] = line.model.elements;
+  json["model_bytes"] = line.model.bytes;
+  json["state"] = ToHex(record.state);
+  json["writer"] = ToHex(record.writer);
+  return json;
+}
+
+// Fixed widths, so that lines that come later stand below the others.
+constexpr const char* kColumns = "{:>8}  {:>10}  {:<20}  {:>9}  {:>10}  {:>9}  {}\n";
+
+void PrintHead() { fmt::print(kColumns, "version", "step", "published", "changed", "bytes", "of model", "anchor"); }
+
+void Print(const Line& line) {
+  const Record& record = line.record;
+  std::string mark = line.anchor ? "anchor" : "";
+  if (!record.delta.has_value()) mark += record.version == 0 ? ", first" : ", rebase";
+  fmt::print(kColumns, record.version, record.step, record.time,
+             record.delta.has_value() ? Percent(record.changed, line.model.elements) : "all", HumanBytes(line.bytes),
+             Percent(line.bytes, line.model.bytes), mark);
+}
+
+Status ShowFollowers(const Run& run, std::optional<Version> newest) {
+  WW_TRY(const Followers followers, ReadFollowers(run, newest));
+  if (!followers.all.empty()) fmt::print("\n{}", FollowerTable(followers.all));
+  return Ok();
+}
+
+// What comes, line by line, until a signal does.
+Status Watch(Reader& reader, Version next, bool json) {
+  const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
+  do {
+    std::fflush(stdout);
+    for (;;) {
+      auto line = reader.Read(next);
+      if (!line.ok() && MayPass(line.error())) break;
+      if (!line.ok()) return line.error();
+      if (!line.value().has_value()) break;
+      // An anchor of a version may be complete only after it; of one without a delta it is before.
+      if (!line.value()->record.delta.has_value()) line.value()->anchor = true;
+      if (json) {
+        fmt::print("{}\n", ToJsonOutput(*line.value()).dump());
+      } else {
+        Print(*line.value());
+      }
+      ++next;
+    }
+    std::fflush(stdout);
+  } while (interrupt.WaitFor(kWatchInterval));
+  return Ok();
+}
+
+}  // namespace
+
+Status RunLog(const LogOptions& options, const World& world) {
+  WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
+  const Run& run = opened.run;
+  WW_TRY(const auto newest, run.FindNewest(std::nullopt));
+  const std::uint64_t count = newest.has_value() ? newest->record.version + 1 : 0;
+  const Version first = count - std::min(count, options.last.value_or(count));
+  Reader reader(run);
+  std::vector<Line> lines;
+  if (count > 0) {
+    Progress progress("reading records", count - first);
+    WW_RETURN_IF_ERROR(reader.ReadAnchors(first));
+    for (Version version = first; version < count; ++version) {
+      WW_TRY(auto line, reader.Read(version));
+      if (!line.has_value()) {
+        return Error(ErrorCode::kCorrupt,
+                     fmt::format("the record of version {} is missing from {}, though version {} is there", version,
+                                 options.run, count - 1));
+      }
+      lines.push_back(*std::move(line));
+      progress.Add(1);
+    }
+  }
+  const std::optional<Version> newest_version = count > 0 ? std::optional(count - 1) : std::nullopt;
+  if (options.json && options.watch) {
+    for (const Line& line : lines) fmt::print("{}\n", ToJsonOutput(line).dump());
+    return Watch(reader, count, true);
+  }
+  if (options.json) {
+    JsonOutput json;
+    json["run"] = ToHex(run.wire().run);
+    json["location"] = options.run;
+    json["newest"] = newest_version.has_value() ? JsonOutput(*newest_version) : JsonOutput(nullptr);
+    json["single_writer"] = run.wire().single_writer;
+    json["versions"] = JsonOutput::array();
+    for (const Line& line : lines) json["versions"].push_back(ToJsonOutput(line));
+    WW_TRY(const Followers followers, ReadFollowers(run, newest_version));
+    json["followers"] = JsonOutput::array();
+    for (const KnownFollower& follower : followers.all) json["followers"].push_back(ToJsonOutput(follower));
+    PrintJson(json);
+    return Ok();
+  }
+  fmt::print("run {} at {}\n", ToHex(run.wire().run), options.run);
+  if (lines.empty()) {
+    fmt::print("no version yet\n");
+  } else {
+    const ModelSize& model = lines.back().model;
+    fmt::print("{} {} of a model of {} elements, {}\n\n", WithCommas(count), count == 1 ? "version" : "versions",
+               WithCommas(model.elements), HumanBytes(model.bytes));
+    PrintHead();
+    for (const Line& line : lines) Print(line);
+  }
+  if (!options.watch) return ShowFollowers(run, newest_version);
+  if (lines.empty()) PrintHead();
+  return Watch(reader, count, false);
+}
+
+}  // namespace weightwire

@@ -1,0 +1,68 @@
+#include "cli/run_access.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <utility>
+
+#include "store/file_store.h"
+
+namespace weightwire {
+
+Result<RunAddress> ParseRunAddress(const std::string& text) {
+  const std::size_t at = text.rfind('@');
+  if (at == std::string::npos || at + 1 == text.size()) return RunAddress{text, std::nullopt};
+  const std::string digits = text.substr(at + 1);
+  if (!std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+    return RunAddress{text, std::nullopt};
+  }
+  Version version = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), version);
+  if (error != std::errc{}) {
+    return Error(ErrorCode::kInvalidArgument, fmt::format("{}: there is no version {}", text, digits));
+  }
+  return RunAddress{text.substr(0, at), version};
+}
+
+Result<std::unique_ptr<Store>> OpenStoreAt(const std::string& location) {
+  constexpr std::string_view kFile = "file://";
+  if (location.empty()) return Error(ErrorCode::kInvalidArgument, "say where the run is: a URL or a path");
+  std::string path = location;
+  if (path.starts_with(kFile)) {
+    path = path.substr(kFile.size());
+  } else if (path.find("://") != std::string::npos) {
+    return Error(ErrorCode::kUnsupported, fmt::format("{}: there is no store for URLs of this kind", location));
+  }
+  return std::unique_ptr<Store>(std::make_unique<FileStore>(path, location));
+}
+
+Result<OpenedRun> OpenRun(const std::string& location, const World& world) {
+  WW_TRY(std::unique_ptr<Store> store, world.open_store(location));
+  WW_TRY(Run run, Run::Open(*store));
+  return OpenedRun{std::move(store), std::move(run)};
+}
+
+Result<KnownRecord> ReadVersion(const Run& run, std::optional<Version> version) {
+  std::optional<KnownRecord> record;
+  if (version.has_value()) {
+    WW_TRY(record, run.ReadRecord(*version));
+  } else {
+    WW_TRY(record, run.FindNewest(std::nullopt));
+  }
+  if (record.has_value()) return *std::move(record);
+  if (!version.has_value()) {
+    return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version yet", run.store().Name()));
+  }
+  return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version {}", run.store().Name(), *version));
+}
+
+ModelSize SizeOf(const Layout& layout) {
+  ModelSize size;
+  size.bytes = layout.total_bytes();
+  for (std::size_t i = 0; i < layout.size(); ++i) size.elements += layout.unit_count(i);
+  return size;
+}
+
+}  // namespace weightwire

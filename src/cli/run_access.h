@@ -1,0 +1,41 @@
+// RUN on the command line: where a run lies, and the run itself.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "cli/world.h"
+#include "log/run.h"
+
+namespace weightwire {
+
+// RUN[@VERSION]. An '@' counts only before a number at the very end, so paths and URLs may hold others.
+struct RunAddress {
+  std::string location;
+  std::optional<Version> version;
+};
+Result<RunAddress> ParseRunAddress(const std::string& text);
+
+// A URL (file://, …) or a plain path.
+Result<std::unique_ptr<Store>> OpenStoreAt(const std::string& location);
+
+// A run and the store it lies in. Movable.
+struct OpenedRun {
+  std::unique_ptr<Store> store;
+  Run run;
+};
+Result<OpenedRun> OpenRun(const std::string& location, const World& world);
+
+// The record of the version asked for, or of the newest. kNotFound in a sentence if there is none.
+Result<KnownRecord> ReadVersion(const Run& run, std::optional<Version> version);
+
+// Bytes and elements (bytes of packed types) of a model.
+struct ModelSize {
+  std::uint64_t bytes = 0;
+  std::uint64_t elements = 0;
+};
+[[nodiscard]] ModelSize SizeOf(const Layout& layout);
+
+}  // namespace weightwire

@@ -1,0 +1,74 @@
+#include "cli/verify.h"
+
+#include <fmt/format.h>
+
+#include "cli/format_numbers.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/load.h"
+#include "cli/patience.h"
+#include "cli/progress.h"
+#include "cli/run_access.h"
+#include "follow/verify.h"
+
+namespace weightwire {
+namespace {
+
+void ReportJson(const VerifyOptions& options, const Run& run, const VerifyReport& report) {
+  JsonOutput json;
+  json["run"] = ToHex(run.wire().run);
+  json["location"] = options.run;
+  json["from"] = options.from;
+  json["newest"] = *report.newest;
+  json["records"] = report.records;
+  json["parts"] = report.parts;
+  json["anchors"] = report.anchors;
+  json["bytes"] = report.bytes;
+  json["states"] = report.states;
+  json["pruned"] = report.pruned;
+  json["damage"] = report.damage;
+  PrintJson(json);
+}
+
+void ReportText(const VerifyOptions& options, const VerifyReport& report) {
+  fmt::print("{}: versions {} to {}\n", options.run, options.from, *report.newest);
+  fmt::print("read      {} records, {} parts of deltas, {} {}: {}\n", WithCommas(report.records),
+             WithCommas(report.parts), WithCommas(report.anchors), report.anchors == 1 ? "anchor" : "anchors",
+             HumanBytes(report.bytes));
+  fmt::print("replayed  {} versions, each to the digest of its record\n", WithCommas(report.states));
+  if (report.pruned > 0) fmt::print("pruned    the deltas of {} versions are not there\n", WithCommas(report.pruned));
+  for (const std::string& sentence : report.damage) fmt::print("damage    {}\n", sentence);
+  if (report.damage.empty()) fmt::print("Everything is as it should be.\n");
+}
+
+}  // namespace
+
+Status RunVerify(const VerifyOptions& options, const World& world) {
+  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
+  WW_TRY(const KnownRecord newest, ReadVersion(opened.run, std::nullopt));
+  Verifier verifier(opened.run, options.from, *machine.kernels, *machine.pool);
+  const InterruptGuard interrupt;
+  {
+    Progress progress("verifying " + options.run,
+                      newest.record.version + 1 - std::min(newest.record.version, options.from));
+    Version at = options.from;
+    WW_RETURN_IF_ERROR(WithPatience(interrupt, [&]() -> Result<bool> {
+      WW_TRY(const bool done, verifier.Step());
+      progress.Add(verifier.at() - std::min(at, verifier.at()));
+      at = verifier.at();
+      return done;
+    }));
+  }
+  const VerifyReport& report = verifier.report();
+  if (options.json) {
+    ReportJson(options, opened.run, report);
+  } else {
+    ReportText(options, report);
+  }
+  if (report.damage.empty()) return Ok();
+  return Error(ErrorCode::kCorrupt, fmt::format("the run at {} is damaged: {} {}", options.run, report.damage.size(),
+                                                report.damage.size() == 1 ? "thing is wrong" : "things are wrong"));
+}
+
+}  // namespace weightwire

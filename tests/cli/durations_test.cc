@@ -1,0 +1,37 @@
+#include "cli/durations.h"
+
+#include <gtest/gtest.h>
+
+namespace weightwire {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+TEST(Durations, AreReadWithTheirUnit) {
+  EXPECT_EQ(ParseDuration("0").value(), seconds(0));
+  EXPECT_EQ(ParseDuration("30s").value(), seconds(30));
+  EXPECT_EQ(ParseDuration("15m").value(), minutes(15));
+  EXPECT_EQ(ParseDuration("24h").value(), hours(24));
+  EXPECT_EQ(ParseDuration("7d").value(), hours(7 * 24));
+}
+
+TEST(Durations, OthersAreRefused) {
+  for (const char* wrong : {"", "s", "5", "-5s", "+5s", "5 s", "5s ", "5x", "1.5h", "5ss", "99999999999999999999s",
+                            "9223372036854775807s", "9000000000000d"}) {
+    EXPECT_EQ(ParseDuration(wrong).ok(), false) << wrong;
+  }
+}
+
+TEST(Durations, AreShownInTheTwoUnitsThatMatter) {
+  EXPECT_EQ(HumanDuration(seconds(-3)), "0 s");
+  EXPECT_EQ(HumanDuration(seconds(59)), "59 s");
+  EXPECT_EQ(HumanDuration(seconds(60)), "1 min");
+  EXPECT_EQ(HumanDuration(seconds(200)), "3 min 20 s");
+  EXPECT_EQ(HumanDuration(hours(3) + minutes(20) + seconds(5)), "3 h 20 min");
+  EXPECT_EQ(HumanDuration(hours(98)), "4 d 2 h");
+}
+
+}  // namespace
+}  // namespace weightwire
