@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/sha256.h"
 #include "store/key.h"
+#include "store/range_answer.h"
+#include "store/redirect.h"
 #include "store/s3_xml.h"
 #include "store/times.h"
 
@@ -21,9 +23,6 @@ constexpr std::uint64_t kMaxPageBytes = 8 << 20;
 constexpr std::size_t kPageEntries = 1000;
 constexpr std::uint64_t kPartBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kMaxParts = 10'000;
-constexpr int kMaxRedirects = 3;
-// For how long a date may be carried on by our own clock's pace.
-constexpr std::chrono::minutes kDateAge{1};
 // After every byte of a key, so that "folder/" + this comes after all keys in the folder.
 constexpr char kAfterAllKeys = '~';
 
@@ -148,7 +147,7 @@ class S3Store::S3Upload final : public Upload {
 };
 
 S3Store::S3Store(S3Options options, const Clock* clock)
-    : options_(std::move(options)), clock_(clock), http_(options_.http) {}
+    : options_(std::move(options)), clock_(clock), http_(options_.http), date_(clock) {}
 
 S3Store::~S3Store() = default;
 
@@ -179,14 +178,6 @@ std::string S3Store::UrlOf(std::string_view full_key, const std::string& query) 
   return url;
 }
 
-void S3Store::NoteDate(const HttpAnswer& answer) {
-  const auto date = ParseHttpTime(answer.Header("date"));
-  if (!date) return;
-  const std::lock_guard lock(date_mutex_);
-  date_ = *date;
-  date_seen_ = clock_->Monotonic();
-}
-
 Result<HttpAnswer> S3Store::SendOnce(const Request& request) {
   HttpRequest http;
   http.method = request.method;
@@ -209,7 +200,7 @@ Result<HttpAnswer> S3Store::SendOnce(const Request& request) {
   }
   auto answer = http_.Perform(http);
   if (!answer.ok()) return Failure(request, answer.error());
-  NoteDate(answer.value());
+  date_.Note(answer.value());
   return answer;
 }
 
@@ -223,28 +214,15 @@ Result<HttpAnswer> S3Store::Send(const Request& request) {
 
 Result<HttpAnswer> S3Store::Fetch(const Request& request) {
   WW_TRY(HttpAnswer answer, Send(request));
-  std::string from = options_.service.endpoint;
-  for (int hop = 0; answer.status == 302; ++hop) {
-    const std::string to(answer.Header("location"));
-    const bool allowed = to.starts_with("https://") || (to.starts_with("http://") && !from.starts_with("https://"));
-    if (!allowed || hop == kMaxRedirects) {
-      return Error(ErrorCode::kCorrupt,
-                   fmt::format("cannot {} {} in {}: {} redirects to {}", request.doing, request.key, Name(),
-                               OriginOf(from), allowed ? "too many places" : "no safe place"));
-    }
-    HttpRequest http;
-    http.url = to;
-    for (const std::string& header : request.headers) {
-      if (header.starts_with("Range:")) http.headers.push_back(header);
-    }
-    http.into = request.into;
-    http.max_body_bytes = request.max_body_bytes;
-    auto next = http_.Perform(http);
-    if (!next.ok()) return Failure(request, next.error());
-    answer = std::move(next).value();
-    from = to;
-  }
-  return answer;
+  if (answer.status != 302) return answer;
+  HttpRequest http;
+  http.url = UrlOf(request.full_key, request.query);
+  http.headers = request.headers;
+  http.into = request.into;
+  http.max_body_bytes = request.max_body_bytes;
+  auto redirected = FollowRedirects(http_, http, std::move(answer));
+  if (!redirected.ok()) return Failure(request, redirected.error());
+  return redirected;
 }
 
 Error S3Store::Failure(const Request& request, const Error& error) const {
@@ -352,27 +330,8 @@ Status S3Store::DoRead(std::string_view key, std::uint64_t offset, std::span<std
                  fmt::format("cannot read {} in {}: more bytes came than were asked for", key, Name()));
   }
   if (!answer.ok()) return answer.error();
-  const std::string_view range = answer.value().Header("content-range");
-  if (answer.value().status == 416) {
-    const std::size_t slash = range.rfind('/');
-    const auto size = slash == std::string_view::npos ? std::nullopt : ParseNumber(range.substr(slash + 1));
-    if (size) return ObjectEndsEarly(key, *this, offset + out.size(), *size);
-    return Error(ErrorCode::kCorrupt,
-                 fmt::format("object {} in {} is damaged: it ends before byte {}", key, Name(), offset));
-  }
-  // A server may ignore the range; then only the whole object will do.
-  const bool right_range = answer.value().status == 206
-                               ? range.empty() || range.starts_with(fmt::format("bytes {}-", offset))
-                               : answer.value().status == 200 && offset == 0;
-  if (answer.value().status != 206 && answer.value().status != 200) return Refusal(request, answer.value());
-  if (!right_range) {
-    return Error(ErrorCode::kCorrupt,
-                 fmt::format("cannot read {} in {}: other bytes came than were asked for", key, Name()));
-  }
-  if (answer.value().into_bytes != out.size()) {
-    return ObjectEndsEarly(key, *this, offset + out.size(), offset + answer.value().into_bytes);
-  }
-  return Ok();
+  return CheckRangeAnswer(*this, key, offset, out.size(), answer.value(),
+                          [&] { return Refusal(request, answer.value()); });
 }
 
 Status S3Store::DoPut(std::string_view key, std::span<const std::uint8_t> bytes) {
@@ -560,20 +519,14 @@ Result<std::unique_ptr<Upload>> S3Store::DoStartUpload(std::string_view key, std
 }
 
 Result<WallTime> S3Store::Now() {
-  const auto recent = [this]() -> std::optional<WallTime> {
-    const std::lock_guard lock(date_mutex_);
-    const std::chrono::nanoseconds passed = clock_->Monotonic() - date_seen_;
-    if (!date_ || passed > kDateAge) return {};
-    return *date_ + std::chrono::duration_cast<std::chrono::milliseconds>(passed);
-  };
-  if (const auto now = recent()) return *now;
+  if (const auto now = date_.Now()) return *now;
   // Any answer has a date.
   Request request;
   request.doing = "ask for the time";
   request.method = "HEAD";
   request.full_key = FullKey("wire.json");
   WW_TRY(const HttpAnswer answer, Send(request));
-  if (const auto now = recent()) return *now;
+  if (const auto now = date_.Now()) return *now;
   return Error(ErrorCode::kUnsupported, fmt::format("{} does not say what time it is", Name()));
 }
 

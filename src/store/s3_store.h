@@ -7,15 +7,14 @@
 // credentials travel to another host.
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "base/clock.h"
 #include "store/credentials.h"
 #include "store/http.h"
+#include "store/server_date.h"
 #include "store/store.h"
 
 namespace weightwire {
@@ -90,8 +89,6 @@ class S3Store final : public Store {
   [[nodiscard]] Error Failure(const Request& request, const Error& error) const;
 
   Result<ObjectInfo> StatByList(std::string_view key);
-  // One page of keys, with full names. `delimiter`: one folder only.
-  struct ListPlace;
   Status ListFlat(std::string_view prefix, std::string_view start_after, std::size_t limit,
                   std::vector<ObjectInfo>* found);
   Status ListFolder(const std::string& folder, std::string_view name_prefix, std::string_view start_after,
@@ -99,16 +96,10 @@ class S3Store final : public Store {
   // Takes the run's prefix off; nothing when it is no key of ours.
   [[nodiscard]] std::optional<std::string> OwnKey(std::string_view full_key) const;
 
-  void NoteDate(const HttpAnswer& answer);
-
   const S3Options options_;
   const Clock* const clock_;
   HttpClient http_;
-
-  mutable std::mutex date_mutex_;
-  // The store's time at the last answer, and ours, to go on counting from there. Guarded by date_mutex_.
-  std::optional<WallTime> date_;
-  std::chrono::nanoseconds date_seen_{0};
+  ServerDate date_;
 };
 
 }  // namespace weightwire

@@ -6,6 +6,7 @@
 #include "store/fake_s3.h"
 #include "store/file_store.h"
 #include "store/memory_store.h"
+#include "store/open.h"
 #include "store/s3_store.h"
 #include "testing/temporary_directory.h"
 
@@ -27,6 +28,26 @@ class FilePlace final : public Place {
 
  private:
   TemporaryDirectory directory_;
+};
+
+// All wrappers around a store in memory.
+class WrappedPlace final : public Place {
+ public:
+  WrappedPlace() {
+    WrapOptions options;
+    options.clock = &clock_;
+    options.sleeper = &sleeper_;
+    options.random = &random_;
+    options.limits = {.bytes_per_second = std::uint64_t{1} << 40, .requests_at_once = 3};
+    store_ = WrapStore(std::make_unique<MemoryStore>(&clock_), options);
+  }
+  std::shared_ptr<Store> Open() override { return store_; }
+
+ private:
+  SystemClock clock_;
+  SystemSleeper sleeper_;
+  SystemRandom random_;
+  std::shared_ptr<Store> store_;
 };
 
 class FakeS3Place final : public Place {
@@ -75,6 +96,7 @@ std::vector<Backend> AllBackends() {
   std::vector<Backend> backends = {
       {"memory", [] { return std::make_unique<MemoryPlace>(); }},
       {"file", [] { return std::make_unique<FilePlace>(); }},
+      {"wrapped", [] { return std::make_unique<WrappedPlace>(); }},
       {"s3", [] { return std::make_unique<FakeS3Place>(FakeS3::Kind::kPlain); }},
       {"hf", [] { return std::make_unique<FakeS3Place>(FakeS3::Kind::kHuggingFace); }},
   };

@@ -1,0 +1,41 @@
+#include "store/parallel_store.h"
+
+#include <utility>
+
+namespace weightwire {
+
+ParallelStore::ParallelStore(std::unique_ptr<Store> inner, TransferOptions options)
+    : inner_(std::move(inner)), options_(std::move(options)) {}
+
+Result<std::vector<std::uint8_t>> ParallelStore::DoGet(std::string_view key, std::uint64_t max_bytes) {
+  return inner_->Get(key, max_bytes);
+}
+
+Status ParallelStore::DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) {
+  if (out.size() <= options_.read_bytes) return inner_->Read(key, offset, out);
+  return ReadInParallel(*inner_, key, offset, out, options_);
+}
+
+Status ParallelStore::DoPut(std::string_view key, std::span<const std::uint8_t> bytes) {
+  if (bytes.size() <= options_.single_put_bytes) return inner_->Put(key, bytes);
+  return PutInParallel(*inner_, key, bytes, options_);
+}
+
+Result<PutOutcome> ParallelStore::DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) {
+  return inner_->PutIfAbsent(key, bytes);
+}
+
+Result<ObjectInfo> ParallelStore::DoStat(std::string_view key) { return inner_->Stat(key); }
+
+Result<std::vector<ObjectInfo>> ParallelStore::DoList(std::string_view prefix, std::string_view start_after,
+                                                      std::size_t limit) {
+  return inner_->List(prefix, start_after, limit);
+}
+
+Status ParallelStore::DoRemove(std::string_view key) { return inner_->Remove(key); }
+
+Result<std::unique_ptr<Upload>> ParallelStore::DoStartUpload(std::string_view key, std::uint64_t size_bytes) {
+  return inner_->StartUpload(key, size_bytes);
+}
+
+}  // namespace weightwire
