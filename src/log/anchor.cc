@@ -63,6 +63,13 @@ Result<AnchorManifest> ParseAnchorManifest(std::string_view json) {
     total = *sum;
     manifest.files.push_back(std::move(file));
   }
+  // A directory cannot hold a file and a folder of one name.
+  for (const std::string& name : names) {
+    const auto below = names.lower_bound(name + "/");
+    if (below != names.end() && below->starts_with(name + "/")) {
+      return Error(ErrorCode::kCorrupt, fmt::format("its file {} is also a folder", Quoted(name)));
+    }
+  }
   return manifest;
 }
 

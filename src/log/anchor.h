@@ -27,7 +27,7 @@ struct AnchorManifest {
   Sha256Digest layout{};
   Sha256Digest state{};
   std::uint64_t delta_bytes = 0;  // of all parts up to this version
-  std::vector<AnchorFile> files;  // no name twice
+  std::vector<AnchorFile> files;  // no name twice, or within another
 
   [[nodiscard]] std::uint64_t TotalBytes() const;
   bool operator==(const AnchorManifest&) const = default;

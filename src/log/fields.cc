@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "log/limits.h"
 #include "tensor/json.h"
 
 namespace weightwire {
@@ -42,6 +43,9 @@ class JsonBuilder {
         return Ok();
       default:
         break;
+    }
+    if (++values_ > kMaxJsonValues) {
+      return Error(ErrorCode::kLimit, fmt::format("it has more than {} values", kMaxJsonValues));
     }
     JsonValue value;
     switch (event.kind) {
@@ -97,6 +101,7 @@ class JsonBuilder {
 
   std::vector<JsonValue*> open_;
   std::string key_;
+  std::uint64_t values_ = 0;
 };
 
 Result<JsonValue> ParseFields(std::string_view text, std::uint64_t max_bytes, std::string_view format) {
@@ -178,6 +183,17 @@ Result<Id> JsonValue::AnId(const std::string& key) const {
   const auto id = IdFromHex(text);
   if (!id.has_value()) return Corrupt(fmt::format("its \"{}\" is no id of 32 lower-case hex digits", key));
   return *id;
+}
+
+Result<std::string> JsonValue::Time(const std::string& key) const {
+  constexpr std::string_view kForm = "0000-00-00T00:00:00Z";
+  WW_TRY(std::string text, Text(key));
+  bool fits = text.size() == kForm.size();
+  for (std::size_t i = 0; fits && i < kForm.size(); ++i) {
+    fits = kForm[i] == '0' ? text[i] >= '0' && text[i] <= '9' : text[i] == kForm[i];
+  }
+  if (!fits) return Corrupt(fmt::format("its \"{}\" is no time such as 2026-11-15T08:00:00Z", key));
+  return text;
 }
 
 Result<const JsonValue*> JsonValue::Object(const std::string& key) const {

@@ -39,6 +39,8 @@ class JsonValue {
   [[nodiscard]] Result<Sha256Digest> Hash(const std::string& key) const;
   [[nodiscard]] Result<std::optional<Sha256Digest>> HashOrNull(const std::string& key) const;
   [[nodiscard]] Result<Id> AnId(const std::string& key) const;
+  // Of the form of TimeText; it is shown to people and never computed with.
+  [[nodiscard]] Result<std::string> Time(const std::string& key) const;
   [[nodiscard]] Result<const JsonValue*> Object(const std::string& key) const;
   [[nodiscard]] Result<const JsonValue*> ObjectOrNull(const std::string& key) const;  // nullptr for null
   [[nodiscard]] Result<const std::vector<JsonValue>*> List(const std::string& key, std::uint64_t limit) const;

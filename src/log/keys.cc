@@ -107,12 +107,14 @@ Status CheckFileName(std::string_view name) {
 }
 
 bool MayBeCode(std::string_view name) {
-  static constexpr std::array<std::string_view, 16> kEndings = {".py",  ".pyc", ".pyo",  ".pkl", ".pickle", ".bin",
-                                                                ".pt",  ".pth", ".ckpt", ".so",  ".dll",    ".dylib",
-                                                                ".exe", ".sh",  ".npy",  ".npz"};
+  static constexpr auto kEndings =
+      std::to_array<std::string_view>({".py",   ".pyc",    ".pyo", ".pyw", ".pyd", ".egg",  ".whl", ".pkl", ".pickle",
+                                       ".dill", ".joblib", ".bin", ".pt",  ".pth", ".ckpt", ".npy", ".npz", ".so",
+                                       ".dll",  ".dylib",  ".jar", ".exe", ".sh",  ".bat",  ".cmd", ".ps1"});
   std::string lower(name);
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  if (lower.find(".so.") != std::string::npos) return true;  // libx.so.1
   return std::any_of(kEndings.begin(), kEndings.end(),
                      [&](std::string_view ending) { return lower.ends_with(ending); });
 }

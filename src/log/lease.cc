@@ -1,6 +1,5 @@
 #include "log/lease.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "log/fields.h"
@@ -12,6 +11,16 @@ namespace {
 constexpr std::string_view kFormat = "weightwire-lease";
 
 Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+// It will be shown on a terminal: no control characters, neither of one byte nor U+0080 to U+009F.
+bool IsPrintable(std::string_view name) {
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(name[i]);
+    if (byte < 0x20 || byte == 0x7f) return false;
+    if (byte == 0xc2 && i + 1 < name.size() && static_cast<unsigned char>(name[i + 1]) < 0xa0) return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -35,18 +44,18 @@ Result<Lease> ParseLease(std::string_view json) {
   WW_TRY(lease.run, fields.AnId("run"));
   WW_TRY(lease.follower, fields.AnId("id"));
   WW_TRY(lease.name, fields.Text("name"));
-  // It will be shown on a terminal.
-  const bool printable = std::all_of(lease.name.begin(), lease.name.end(),
-                                     [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
-  if (!printable || lease.name.size() > kMaxFollowerNameBytes)
+  if (!IsPrintable(lease.name) || lease.name.size() > kMaxFollowerNameBytes) {
     return Corrupt("its \"name\" is too long or not printable");
+  }
   WW_TRY(lease.holds, fields.NumberOrNull("holds"));
   WW_TRY(lease.needs_from, fields.NumberOrNull("needs_from"));
   WW_TRY(const JsonValue* anchor, fields.Get("needs_anchor"));
   if (!anchor->is_null()) {
     WW_TRY(const std::string folder, fields.Text("needs_anchor"));
     lease.needs_anchor = AnchorOfKey(folder + "/");
-    if (!lease.needs_anchor.has_value()) return Corrupt("its \"needs_anchor\" is no anchor");
+    if (!lease.needs_anchor.has_value() || AnchorFolder(*lease.needs_anchor) != folder + "/") {
+      return Corrupt("its \"needs_anchor\" is no anchor");
+    }
   }
   WW_TRY(lease.seconds, fields.SmallNumber("seconds"));
   if (lease.seconds < kMinLeaseSeconds || lease.seconds > kMaxLeaseSeconds) {

@@ -17,7 +17,7 @@ namespace weightwire {
 struct Lease {
   Id run;
   Id follower;
-  std::string name;                   // for people
+  std::string name;                   // for people; no control characters
   std::optional<Version> holds;       // the version it has
   std::optional<Version> needs_from;  // it may still need every delta after this version
   std::optional<AnchorName> needs_anchor;
@@ -32,9 +32,12 @@ inline constexpr std::uint64_t kMaxLeaseSeconds = 86'400;
 [[nodiscard]] std::string ToJson(const Lease& lease);
 Result<Lease> ParseLease(std::string_view json);
 
-// Both times by the store's clock.
+// Some stores round their times to seconds: what depends on them waits a little longer.
+inline constexpr std::chrono::seconds kStoreClockSlack{2};
+
+// Both times by the store's clock. In doubt it is alive.
 [[nodiscard]] inline bool IsAlive(const Lease& lease, WallTime last_modified, WallTime store_now) {
-  return store_now - last_modified <= std::chrono::seconds(lease.seconds);
+  return store_now - last_modified <= std::chrono::seconds(lease.seconds) + kStoreClockSlack;
 }
 
 }  // namespace weightwire

@@ -7,6 +7,7 @@
 #include "log/fields.h"
 #include "log/keys.h"
 #include "log/limits.h"
+#include "store/key.h"
 #include "tensor/json.h"
 
 namespace weightwire {
@@ -18,7 +19,7 @@ constexpr std::string_view kFormat = "weightwire-mark";
 bool MayGo(std::string_view key) {
   if (const auto place = PlaceOfPart(key); place.has_value()) {
     const std::string folder = DeltaFolder(place->from, place->to);
-    return key == folder || key.find('/', folder.size()) == std::string_view::npos;
+    return key == folder || (CheckKey(key).ok() && key.find('/', folder.size()) == std::string_view::npos);
   }
   const auto anchor = AnchorOfKey(key);
   return anchor.has_value() && key == AnchorFolder(*anchor);

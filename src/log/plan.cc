@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
+
 namespace weightwire {
 namespace {
 
-// Anchors that are looked at, newest first. All of a run have about the same size, and an older one needs more deltas.
+// Anchors that are weighed, newest first. All of a run have about the same size, and an older one needs more deltas.
 constexpr std::size_t kAnchorsLookedAt = 8;
 
 std::optional<Way> ByDeltas(const Record& target, const HeldCost& held, const Avoid& avoid) {
@@ -27,8 +29,10 @@ std::optional<Way> CheapestWay(const Record& target, const std::optional<HeldCos
     if (avoid.anchors.contains(anchor.manifest.name)) continue;
     std::optional<Way> way = ByDeltas(target, {anchor.manifest.name.version, anchor.manifest.delta_bytes}, avoid);
     if (!way.has_value()) continue;
+    const auto bytes = CheckedAdd(way->bytes, anchor.manifest.TotalBytes());
+    if (!bytes.has_value()) continue;
     way->anchor = anchor;
-    way->bytes += anchor.manifest.TotalBytes();
+    way->bytes = *bytes;
     if (!best.has_value() || way->bytes < best->bytes) best = std::move(way);
   }
   return best;
@@ -43,14 +47,17 @@ Result<Way> PlanWay(const Run& run, const Record& target, const std::optional<He
     return name.version > target.version || avoid.anchors.contains(name) || !avoid.Free(name.version, target.version);
   });
   std::reverse(names.begin(), names.end());
-  names.resize(std::min(names.size(), kAnchorsLookedAt));
   std::vector<KnownAnchor> anchors;
   for (const AnchorName& name : names) {
+    if (anchors.size() == kAnchorsLookedAt) break;
     auto anchor = run.ReadAnchor(name);
-    // Gone or damaged: another will do.
     if (anchor.ok()) {
       anchors.push_back(std::move(anchor).value());
-    } else if (anchor.error().code() != ErrorCode::kNotFound && anchor.error().code() != ErrorCode::kCorrupt) {
+      continue;
+    }
+    // Gone or damaged: another will do.
+    const ErrorCode code = anchor.error().code();
+    if (code != ErrorCode::kNotFound && code != ErrorCode::kCorrupt && code != ErrorCode::kLimit) {
       return anchor.error();
     }
   }

@@ -75,6 +75,7 @@ Status CheckWhole(const Record& record) {
     if (!sum.has_value()) return Corrupt("its parts have too many bytes");
     own = *sum;
   }
+  if (record.version == 0 && record.delta_bytes != 0) return Corrupt("version 0 has \"delta_bytes\"");
   if (own > record.delta_bytes) return Corrupt("its \"delta_bytes\" is less than its own parts have");
   return Ok();
 }
@@ -124,7 +125,7 @@ Result<Record> ParseRecord(std::string_view json) {
   WW_TRY(record.version, fields.Number("version"));
   WW_TRY(record.parent, fields.HashOrNull("parent"));
   WW_TRY(record.step, fields.Number("step"));
-  WW_TRY(record.time, fields.Text("time"));
+  WW_TRY(record.time, fields.Time("time"));
   WW_TRY(record.writer, fields.AnId("writer"));
   WW_TRY(record.layout, fields.Hash("layout"));
   WW_TRY(record.state, fields.Hash("state"));

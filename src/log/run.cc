@@ -47,6 +47,12 @@ Result<std::vector<ObjectInfo>> ListAll(Store& store, std::string_view prefix, s
   }
 }
 
+// Of an object rather than of the store that holds it.
+bool IsDamage(const Error& error) {
+  return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kLimit ||
+         error.code() == ErrorCode::kUnsupported;
+}
+
 // Files of all anchors of a run: far above what a gc leaves behind.
 constexpr std::uint64_t kMaxAnchorObjects = std::uint64_t{1} << 22;
 constexpr std::uint64_t kMaxMarks = 1024;
@@ -67,6 +73,9 @@ Result<Run> Run::Open(Store& store) {
 }
 
 Result<Run> Run::Create(Store& store, bool single_writer, Random& random) {
+  // Looked for first: where put-if-absent is not honoured, putting would replace the run that is there.
+  auto there = Open(store);
+  if (there.ok() || there.error().code() != ErrorCode::kNotFound) return there;
   Wire wire;
   wire.run = NewId(random);
   wire.single_writer = single_writer;
@@ -173,19 +182,50 @@ Result<std::vector<AnchorName>> Run::ListAnchors(Version from) const {
   return anchors;
 }
 
+Result<Lease> Run::ReadLease(const std::string& key) const {
+  WW_TRY(const auto bytes, store_->Get(key, kMaxLeaseBytes));
+  WW_TRY(Lease lease, ParseLease(TextOf(bytes)));
+  WW_RETURN_IF_ERROR(CheckRun(lease.run, wire_));
+  if (key != LeaseKey(lease.follower)) return Corrupt("it is the lease of another follower");
+  return lease;
+}
+
+Result<LivingLeases> Run::ReadLivingLeases() const {
+  LivingLeases living;
+  // The clock first: a lease that dies meanwhile counts as alive.
+  WW_TRY(living.store_now, store_->Now());
+  WW_TRY(const auto objects, ListAll(*store_, kLeasesPrefix, "", kMaxLeaseObjects));
+  for (const ObjectInfo& object : objects) {
+    if (living.store_now - object.last_modified > std::chrono::seconds(kMaxLeaseSeconds) + kStoreClockSlack) continue;
+    if (living.leases.size() + living.damaged.size() == kMaxLeases) {
+      return Error(ErrorCode::kLimit,
+                   fmt::format("more than {} leases may be alive in {}", kMaxLeases, store_->Name()));
+    }
+    const auto lease = ReadLease(object.key);
+    if (lease.ok()) {
+      if (IsAlive(lease.value(), object.last_modified, living.store_now)) {
+        living.leases.push_back({lease.value(), object.last_modified});
+      }
+    } else if (IsDamage(lease.error())) {
+      living.damaged.push_back(object);
+    } else if (lease.error().code() != ErrorCode::kNotFound) {  // that one was given up meanwhile
+      return lease.error();
+    }
+  }
+  return living;
+}
+
 Result<std::vector<KnownLease>> Run::ReadLeases(std::uint64_t* damaged) const {
-  WW_TRY(const auto objects, ListAll(*store_, kLeasesPrefix, "", kMaxLeases));
+  WW_TRY(const auto objects, ListAll(*store_, kLeasesPrefix, "", kMaxLeaseObjects));
   std::vector<KnownLease> leases;
   for (const ObjectInfo& object : objects) {
-    const auto bytes = store_->Get(object.key, kMaxLeaseBytes);
-    if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;  // given up meanwhile
-    if (!bytes.ok()) return bytes.error();
-    const auto lease = ParseLease(TextOf(bytes.value()));
-    const bool fits = lease.ok() && lease.value().run == wire_.run && object.key == LeaseKey(lease.value().follower);
-    if (fits) {
+    const auto lease = ReadLease(object.key);
+    if (lease.ok()) {
       leases.push_back({lease.value(), object.last_modified});
-    } else if (damaged != nullptr) {
-      ++*damaged;
+    } else if (IsDamage(lease.error())) {
+      if (damaged != nullptr) ++*damaged;
+    } else if (lease.error().code() != ErrorCode::kNotFound) {
+      return lease.error();
     }
   }
   return leases;

@@ -37,6 +37,14 @@ struct KnownLease {
   WallTime last_modified;
 };
 
+// All leases that may be alive, as of one moment.
+struct LivingLeases {
+  std::vector<KnownLease> leases;
+  // Objects among the leases that cannot be read, and are young enough to be alive.
+  std::vector<ObjectInfo> damaged;
+  WallTime store_now;  // of just before
+};
+
 // Immutable, and cheap to copy. The store must outlive it. Thread safety: that of the store.
 class Run {
  public:
@@ -68,7 +76,9 @@ class Run {
   // Complete anchors of versions from `from` on, as far as their keys tell: newest last.
   [[nodiscard]] Result<std::vector<AnchorName>> ListAnchors(Version from) const;
 
-  // Leases that can be read; others are passed over, and `damaged` counts them.
+  // What gc must respect. Costs one request for every lease that may be alive, however many followers came and went.
+  [[nodiscard]] Result<LivingLeases> ReadLivingLeases() const;
+  // Leases that can be read, dead ones too, for people; others are passed over, and `damaged` counts them.
   [[nodiscard]] Result<std::vector<KnownLease>> ReadLeases(std::uint64_t* damaged) const;
   [[nodiscard]] Status PutLease(const Lease& lease) const;
   [[nodiscard]] Status RemoveLease(const Id& follower) const;
@@ -76,6 +86,8 @@ class Run {
   [[nodiscard]] Result<std::vector<Mark>> ReadMarks() const;
 
  private:
+  [[nodiscard]] Result<Lease> ReadLease(const std::string& key) const;
+
   Run(Store& store, Wire wire) : store_(&store), wire_(std::move(wire)) {}
 
   Store* store_;
