@@ -307,10 +307,10 @@ std::string TimeText(std::int64_t unix_seconds) {
   const sys_seconds time{seconds(unix_seconds)};
   const auto day = std::chrono::floor<std::chrono::days>(time);
   const std::chrono::year_month_day date(day);
-  const std::chrono::hh_mm_ss clock(time - day);
+  const std::chrono::hh_mm_ss of_day(time - day);
   return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", static_cast<int>(date.year()),
-                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()), clock.hours().count(),
-                     clock.minutes().count(), clock.seconds().count());
+                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()), of_day.hours().count(),
+                     of_day.minutes().count(), of_day.seconds().count());
 }
 
 }  // namespace weightwire
