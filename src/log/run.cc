@@ -236,8 +236,15 @@ Status Run::PutLease(const Lease& lease) const { return store_->Put(LeaseKey(lea
 Status Run::RemoveLease(const Id& follower) const { return store_->Remove(LeaseKey(follower)); }
 
 Result<std::vector<Mark>> Run::ReadMarks() const {
-  WW_TRY(const auto objects, ListAll(*store_, kMarksPrefix, "", kMaxMarks));
+  WW_TRY(auto known, ReadMarksWithTimes());
   std::vector<Mark> marks;
+  for (KnownMark& mark : known) marks.push_back(std::move(mark.mark));
+  return marks;
+}
+
+Result<std::vector<KnownMark>> Run::ReadMarksWithTimes() const {
+  WW_TRY(const auto objects, ListAll(*store_, kMarksPrefix, "", kMaxMarks));
+  std::vector<KnownMark> marks;
   for (const ObjectInfo& object : objects) {
     const auto bytes = store_->Get(object.key, kMaxMarkBytes);
     if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;  // done meanwhile
@@ -245,7 +252,8 @@ Result<std::vector<Mark>> Run::ReadMarks() const {
     auto mark = ParseMark(TextOf(bytes.value()));
     if (!mark.ok()) return mark.error().In(In(object.key, *store_));
     WW_RETURN_IF_ERROR(CheckRun(mark.value().run, wire_));
-    marks.push_back(std::move(mark).value());
+    if (object.key != MarkKey(mark.value().id)) return Corrupt("it is another mark").In(In(object.key, *store_));
+    marks.push_back({std::move(mark).value(), object.last_modified});
   }
   return marks;
 }

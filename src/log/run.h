@@ -37,6 +37,12 @@ struct KnownLease {
   WallTime last_modified;
 };
 
+// A mark as it lies in the store.
+struct KnownMark {
+  Mark mark;
+  WallTime last_modified;
+};
+
 // All leases that may be alive, as of one moment.
 struct LivingLeases {
   std::vector<KnownLease> leases;
@@ -83,7 +89,9 @@ class Run {
   [[nodiscard]] Status PutLease(const Lease& lease) const;
   [[nodiscard]] Status RemoveLease(const Id& follower) const;
 
+  // All marks. One that cannot be read is an error: it may name anything.
   [[nodiscard]] Result<std::vector<Mark>> ReadMarks() const;
+  [[nodiscard]] Result<std::vector<KnownMark>> ReadMarksWithTimes() const;
 
  private:
   [[nodiscard]] Result<Lease> ReadLease(const std::string& key) const;

@@ -86,7 +86,7 @@ class History {
     return version;
   }
 
-  // The next version, with parts of these sizes.
+  // The next version, with parts of these sizes; with none it has the state of the one before.
   Version Add(const std::vector<std::uint64_t>& part_bytes = {10}) {
     const Version version = records_.size();
     Record record = Fresh(version);
@@ -98,6 +98,7 @@ class History {
       Put(record.delta->back().key, std::string(bytes, 'p'));
       record.delta_bytes += bytes;
     }
+    if (part_bytes.empty()) record.state = newest().state;
     record.chain = newest().chain;
     if (!anchors_.empty()) record.anchor = anchors_.back().Ref();
     Commit(record);
@@ -113,7 +114,7 @@ class History {
     AnchorManifest manifest;
     manifest.run = run_.wire().run;
     manifest.name = {version, NewId(random_)};
-    manifest.state = StateOf(version);
+    manifest.state = version < records_.size() ? at(version).state : StateOf(version);
     manifest.delta_bytes = delta_bytes;
     for (const auto& [name, size] : {std::pair{"config.json", bytes / 4}, {"model.safetensors", bytes - bytes / 4}}) {
       manifest.files.push_back({name, size, AnyHash(random_)});

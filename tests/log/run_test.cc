@@ -208,6 +208,10 @@ TEST_F(RunTest, FollowsIsCheckedBetweenTwo) {
       3, [](Record& r) { r.delta_bytes += 1; }, "sum of bytes");
   refused(
       4, [](Record& r) { r.chain = 0; }, "chain begins elsewhere");
+  refused(
+      2, [](Record& r) { r.state = Sha256Of("x"); }, "nothing that leads there");
+  refused(
+      2, [](Record& r) { r.layout = Sha256Of("x"); }, "nothing that leads there");
   ExpectError(CheckFollows(history.known(1), history.known(1)), ErrorCode::kCorrupt);
   ExpectError(CheckFollows(history.known(0), history.known(2)), ErrorCode::kCorrupt);
 }
@@ -358,6 +362,8 @@ TEST_F(RunTest, MarksAreReadOrTheErrorIsSaid) {
   EXPECT_EQ(run.ReadMarks().value(), std::vector<Mark>{mark});
   PutText("gc/x.json", "damaged");
   ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, "gc/x.json");
+  PutText("gc/x.json", ToJson(mark));
+  ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, "another mark");
   mark.run = NewId(random_);
   PutText("gc/x.json", ToJson(mark));
   ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, "another run");

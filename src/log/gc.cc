@@ -1,0 +1,448 @@
+#include "log/gc.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/check.h"
+#include "log/limits.h"
+#include "store/commit.h"
+
+namespace weightwire {
+namespace {
+
+// One request's worth with every back end.
+constexpr std::size_t kPageEntries = 1000;
+// Things that one mark names. A run that was never collected takes several passes.
+constexpr std::size_t kMaxRemovals = std::size_t{1} << 16;
+constexpr std::uint64_t kMaxSurveyedAnchors = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxFolderObjects = std::uint64_t{1} << 20;
+
+std::span<const std::uint8_t> BytesOf(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+// Of what was read, rather than of the store.
+bool IsDamage(const Error& error) {
+  return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kLimit ||
+         error.code() == ErrorCode::kUnsupported;
+}
+
+GcStep Worked(std::string text) { return {GcStep::What::kWorked, {}, std::move(text)}; }
+
+}  // namespace
+
+Collector::Collector(const Run& run, const GcOptions& options, Random& random)
+    : run_(run), options_(options), mark_id_(NewId(random)) {
+  WW_CHECK(CheckPolicy(options.policy).ok());
+}
+
+Result<GcStep> Collector::Step() {
+  switch (phase_) {
+    case Phase::kBegin:
+      return Begin();
+    case Phase::kChains:
+      return FollowChains();
+    case Phase::kListAnchors:
+      return ListAnchors();
+    case Phase::kExamine:
+      return Examine();
+    case Phase::kListDeltas:
+      return ListDeltas();
+    case Phase::kPutMark:
+      return PutMark();
+    case Phase::kGrace:
+      return WaitForGrace();
+    case Phase::kReadLeasesAgain:
+      return ReadLeasesAgain();
+    case Phase::kRemove:
+      return RemoveNext();
+    case Phase::kRemoveMark:
+      return RemoveMark();
+    case Phase::kRemoveOldMarks:
+      return RemoveOldMarks();
+    case Phase::kDone:
+      break;
+  }
+  return GcStep{GcStep::What::kDone, {}, ""};
+}
+
+GcStep Collector::Done(std::string text) {
+  phase_ = Phase::kDone;
+  return {GcStep::What::kDone, {}, std::move(text)};
+}
+
+// --- the survey ---
+
+Result<GcStep> Collector::Begin() {
+  if (!options_.dry_run) WW_RETURN_IF_ERROR(run_.CheckMayWrite());
+  // The clock first: what is put meanwhile looks young.
+  WW_TRY(now_, run_.store().Now());
+  WW_TRY(const auto newest, run_.FindNewest(std::nullopt));
+  if (!newest.has_value()) return Done("the run has no versions");
+  WW_TRY(const auto marks, run_.ReadMarksWithTimes());
+  WW_TRY(leases_, run_.ReadLivingLeases());
+  progress_.living_leases = leases_.leases.size();
+  progress_.damaged_leases = leases_.damaged.size();
+  if (!leases_.damaged.empty()) {
+    return Done(
+        fmt::format("nothing may go: {} cannot be read and may be a living lease; it counts until it is {} "
+                    "seconds old",
+                    leases_.damaged.front().key, kMaxLeaseSeconds));
+  }
+  for (const KnownMark& known : marks) {
+    if (now_ - known.last_modified < options_.grace + kStoreClockSlack) continue;
+    old_marks_.push_back({known.mark.id, {known.mark.keys.begin(), known.mark.keys.end()}, {}});
+  }
+  versions_.newest = newest->record.version;
+  versions_.chains = {newest->record.chain};
+  phase_ = Phase::kChains;
+  return Worked(fmt::format("the newest version is {}", versions_.newest));
+}
+
+Result<GcStep> Collector::FollowChains() {
+  const Version first = versions_.chains.back();
+  if (first <= OldestWanted(versions_.newest, options_.policy)) {
+    phase_ = Phase::kListAnchors;
+    return Worked(fmt::format("deltas lead to it from version {} on", versions_.chains.front()));
+  }
+  // A chain that does not begin at version 0 begins with a rebase: the version before is the end of another.
+  WW_TRY(const auto before, run_.ReadRecord(first - 1));
+  if (!before.has_value()) {
+    return Corrupt(fmt::format("the record of version {} is missing from {}", first - 1, run_.store().Name()));
+  }
+  versions_.chains.push_back(before->record.chain);
+  return Worked(fmt::format("version {} is a rebase", first));
+}
+
+void Collector::See(const ObjectInfo& object, const std::string& folder) {
+  ++progress_.seen.objects;
+  progress_.seen.bytes += object.size_bytes;
+  for (OldMark& mark : old_marks_) {
+    if (mark.keys.contains(folder)) mark.left.insert(folder);
+    if (mark.keys.contains(object.key)) mark.left.insert(object.key);
+  }
+}
+
+Result<GcStep> Collector::ListAnchors() {
+  WW_TRY(const auto page, run_.store().List(kAnchorsPrefix, after_, kPageEntries));
+  for (const ObjectInfo& object : page) {
+    const auto name = AnchorOfKey(object.key);
+    if (!name.has_value()) continue;  // none of ours
+    See(object, AnchorFolder(*name));
+    if (anchors_.empty() || anchors_.back().name != *name) {
+      anchors_.push_back({*name, AnchorCondition::kIncomplete, 0, 0, object.last_modified});
+    }
+    SurveyedAnchor& anchor = anchors_.back();
+    ++anchor.objects;
+    anchor.bytes += object.size_bytes;
+    anchor.youngest = std::max(anchor.youngest, object.last_modified);
+    if (IsManifestKey(object.key)) anchor.condition = AnchorCondition::kUnexamined;
+  }
+  if (anchors_.size() > kMaxSurveyedAnchors) {
+    return Error(ErrorCode::kLimit,
+                 fmt::format("there are more than {} anchors in {}", kMaxSurveyedAnchors, run_.store().Name()));
+  }
+  if (page.size() == kPageEntries) {
+    after_ = page.back().key;
+  } else {
+    after_.clear();
+    phase_ = Phase::kExamine;
+  }
+  return Worked(fmt::format("listed {} anchors", anchors_.size()));
+}
+
+Result<AnchorCondition> Collector::ConditionOf(const AnchorName& name) const {
+  const auto anchor = run_.ReadAnchor(name);
+  if (!anchor.ok()) {
+    if (anchor.error().code() == ErrorCode::kNotFound) return AnchorCondition::kIncomplete;  // removed meanwhile
+    if (IsDamage(anchor.error())) return AnchorCondition::kBroken;
+    return anchor.error();
+  }
+  WW_TRY(const auto record, run_.ReadRecord(name.version));
+  if (!record.has_value()) {
+    return Corrupt(fmt::format("the record of version {} is missing from {}", name.version, run_.store().Name()));
+  }
+  const AnchorManifest& manifest = anchor.value().manifest;
+  if (manifest.state != record->record.state || manifest.layout != record->record.layout) {
+    return AnchorCondition::kAnothers;
+  }
+  // Names and sizes; bytes are for `verify`.
+  std::map<std::string, std::uint64_t, std::less<>> sizes;
+  const std::string folder = AnchorFolder(name);
+  std::string after;
+  for (;;) {
+    WW_TRY(const auto page, run_.store().List(folder, after, kPageEntries));
+    for (const ObjectInfo& object : page) sizes.emplace(object.key.substr(folder.size()), object.size_bytes);
+    if (page.size() < kPageEntries || sizes.size() > kMaxFolderObjects) break;
+    after = page.back().key;
+  }
+  const bool whole = std::all_of(manifest.files.begin(), manifest.files.end(), [&](const AnchorFile& file) {
+    const auto at = sizes.find(file.name);
+    return at != sizes.end() && at->second == file.size_bytes;
+  });
+  return whole ? AnchorCondition::kWhole : AnchorCondition::kBroken;
+}
+
+Result<GcStep> Collector::Examine() {
+  kept_ = ChooseKept(versions_, anchors_, options_.policy);
+  const auto unexamined = std::find_if(anchors_.begin(), anchors_.end(), [&](const SurveyedAnchor& anchor) {
+    return anchor.condition == AnchorCondition::kUnexamined && kept_.anchors.contains(anchor.name);
+  });
+  if (unexamined != anchors_.end()) {
+    WW_TRY(unexamined->condition, ConditionOf(unexamined->name));
+    return Worked(fmt::format("looked at {}", AnchorFolder(unexamined->name)));
+  }
+  if (!kept_.deltas_after.has_value()) {
+    return Done(
+        fmt::format("nothing may go: no whole anchor leads to version {}; whoever holds it can write one with "
+                    "`weightwire anchor`",
+                    versions_.newest));
+  }
+  for (const SurveyedAnchor& anchor : anchors_) {
+    if (MayGo(anchor, kept_, versions_.newest, now_, options_.policy)) Add(RemovalOf(anchor));
+  }
+  phase_ = Phase::kListDeltas;
+  return Worked(
+      fmt::format("{} anchors stay, and the deltas after version {}", kept_.anchors.size(), *kept_.deltas_after));
+}
+
+bool Collector::IsLeased(const Removal& removal) const {
+  if (options_.planted.gc_ignores_leases) return false;
+  return std::any_of(leases_.leases.begin(), leases_.leases.end(),
+                     [&](const KnownLease& known) { return NeededBy(known.lease, removal); });
+}
+
+bool Collector::IsFull() const { return may_go_.size() >= kMaxRemovals; }
+
+void Collector::Add(Removal removal) {
+  if (IsLeased(removal)) {
+    progress_.kept_by_leases.objects += removal.objects;
+    progress_.kept_by_leases.bytes += removal.bytes;
+    return;
+  }
+  if (IsFull()) {
+    progress_.more = true;
+    return;
+  }
+  progress_.may_go.objects += removal.objects;
+  progress_.may_go.bytes += removal.bytes;
+  may_go_.push_back(std::move(removal));
+}
+
+Result<GcStep> Collector::ListDeltas() {
+  // All but the last are complete; and the last too, once there is nothing more.
+  if (folders_.size() > (listed_all_ ? 0 : 1)) {
+    WW_RETURN_IF_ERROR(JudgeFolder(folders_.front()));
+    folders_.pop_front();
+    return Worked(fmt::format("{} things may go", may_go_.size()));
+  }
+  if (IsFull() && !listed_all_) progress_.more = true;
+  if (listed_all_ || progress_.more) return SurveyDone();
+  WW_TRY(const auto page, run_.store().List(kDeltasPrefix, after_, kPageEntries));
+  for (const ObjectInfo& object : page) {
+    const auto place = PlaceOfPart(object.key);
+    if (!place.has_value()) continue;  // none of ours
+    See(object, DeltaFolder(place->from, place->to));
+    const bool fresh = folders_.empty() || folders_.back().delta.place.from != place->from ||
+                       folders_.back().delta.place.to != place->to;
+    if (fresh) folders_.push_back({{*place, 0, 0, object.last_modified}, {}});
+    Folder& folder = folders_.back();
+    ++folder.delta.objects;
+    folder.delta.bytes += object.size_bytes;
+    folder.delta.youngest = std::max(folder.delta.youngest, object.last_modified);
+    folder.objects.push_back(object);
+    if (folder.delta.objects > kMaxFolderObjects) {
+      return Error(ErrorCode::kLimit, fmt::format("there are more than {} objects below {} in {}", kMaxFolderObjects,
+                                                  DeltaFolder(place->from, place->to), run_.store().Name()));
+    }
+  }
+  listed_all_ = page.size() < kPageEntries;
+  if (!listed_all_) after_ = page.back().key;
+  return Worked(fmt::format("listed {} objects", progress_.seen.objects));
+}
+
+Status Collector::JudgeFolder(const Folder& folder) {
+  const SurveyedDelta& delta = folder.delta;
+  if (MayGo(delta, kept_, versions_.newest, now_, options_.policy)) {
+    Add(RemovalOf(delta));
+    return Ok();
+  }
+  // What stays may have parts beside it that nobody committed. Of versions to come it is not known yet.
+  if (delta.place.to > versions_.newest || delta.place.to != delta.place.from + 1) return Ok();
+  const auto is_old = [&](const ObjectInfo& object) { return IsOld(object.last_modified, now_, options_.policy); };
+  if (std::none_of(folder.objects.begin(), folder.objects.end(), is_old)) return Ok();
+  const auto record = run_.ReadRecord(delta.place.to);
+  if (!record.ok()) {
+    if (IsDamage(record.error())) return Ok();  // what it names is not known, so all of it stays
+    return record.error();
+  }
+  if (!record.value().has_value()) {
+    return Corrupt(fmt::format("the record of version {} is missing from {}", delta.place.to, run_.store().Name()));
+  }
+  std::set<std::string> named;
+  for (const PartRef& part : record.value()->record.delta.value_or(std::vector<PartRef>())) named.insert(part.key);
+  for (const ObjectInfo& object : folder.objects) {
+    if (!is_old(object) || named.contains(object.key)) continue;
+    // A mark names parts and folders of parts, nothing deeper.
+    if (object.key.find('/', DeltaFolder(delta.place.from, delta.place.to).size()) != std::string::npos) continue;
+    Removal removal;
+    removal.key = object.key;
+    removal.delta = delta.place;
+    removal.objects = 1;
+    removal.bytes = object.size_bytes;
+    Add(std::move(removal));
+  }
+  return Ok();
+}
+
+GcStep Collector::SurveyDone() {
+  folders_.clear();
+  if (options_.dry_run) {
+    return Done(fmt::format("{} objects of {} bytes may go", progress_.may_go.objects, progress_.may_go.bytes));
+  }
+  if (may_go_.empty()) {
+    phase_ = Phase::kRemoveOldMarks;
+    return Worked("nothing may go");
+  }
+  // What was said long enough ago need not be waited for. It is said again all the same: the other collector may be
+  // alive, and take its own mark away when it is done.
+  wait_for_grace_ = std::any_of(may_go_.begin(), may_go_.end(), [&](const Removal& removal) {
+    return std::none_of(old_marks_.begin(), old_marks_.end(), [&](const OldMark& mark) {
+      return mark.keys.contains(removal.key) ||
+             (removal.delta.has_value() && mark.keys.contains(DeltaFolder(removal.delta->from, removal.delta->to)));
+    });
+  });
+  phase_ = Phase::kPutMark;
+  return Worked(fmt::format("{} objects of {} bytes may go", progress_.may_go.objects, progress_.may_go.bytes));
+}
+
+// --- saying it, and doing it ---
+
+Result<GcStep> Collector::PutMark() {
+  Mark mark;
+  mark.run = run_.wire().run;
+  mark.id = mark_id_;
+  for (const Removal& removal : may_go_) mark.keys.push_back(removal.key);
+  const std::string key = MarkKey(mark_id_);
+  WW_TRY(const CommitOutcome outcome, Commit(run_.store(), key, BytesOf(ToJson(mark))));
+  if (outcome != CommitOutcome::kOurs) {
+    return Corrupt(
+        fmt::format("{} of {} holds another's mark, although its name was drawn at random", key, run_.store().Name()));
+  }
+  phase_ = Phase::kGrace;
+  return Worked(fmt::format("put {}", key));
+}
+
+Result<GcStep> Collector::WaitForGrace() {
+  const auto mark = run_.store().Stat(MarkKey(mark_id_));
+  if (!mark.ok()) {
+    if (mark.error().code() != ErrorCode::kNotFound) return mark.error();
+    return Done(fmt::format("{} is gone: somebody else has done the work, or wants it left", MarkKey(mark_id_)));
+  }
+  if (wait_for_grace_) {
+    WW_TRY(const WallTime now, run_.store().Now());
+    const auto left = mark.value().last_modified + options_.grace + kStoreClockSlack - now;
+    if (left.count() > 0) return GcStep{GcStep::What::kWaits, left, "waiting for the grace time"};
+  }
+  phase_ = Phase::kReadLeasesAgain;
+  return Worked("the grace time is over");
+}
+
+Result<GcStep> Collector::ReadLeasesAgain() {
+  WW_TRY(leases_, run_.ReadLivingLeases());
+  progress_.living_leases = leases_.leases.size();
+  progress_.damaged_leases = leases_.damaged.size();
+  if (!leases_.damaged.empty()) {
+    phase_ = Phase::kRemoveMark;
+    return Worked(
+        fmt::format("nothing may go: {} cannot be read and may be a living lease", leases_.damaged.front().key));
+  }
+  for (const Removal& removal : may_go_) {
+    if (!IsLeased(removal)) {
+      to_remove_.push_back(removal);
+      continue;
+    }
+    progress_.kept_by_leases.objects += removal.objects;
+    progress_.kept_by_leases.bytes += removal.bytes;
+  }
+  phase_ = Phase::kRemove;
+  return Worked(fmt::format("read {} leases", leases_.leases.size()));
+}
+
+Result<Collector::Found> Collector::FillQueue(const Removal& removal) {
+  Store& store = run_.store();
+  if (!removal.key.ends_with('/')) {
+    auto info = store.Stat(removal.key);
+    if (!info.ok() && info.error().code() != ErrorCode::kNotFound) return info.error();
+    if (!info.ok()) return Found::kNothing;
+    queue_.push_back(std::move(info).value());
+    return Found::kSome;
+  }
+  if (removal.anchor.has_value()) {
+    // An anchor is whole or gone: its list goes first.
+    auto manifest = store.Stat(ManifestKey(*removal.anchor));
+    if (!manifest.ok() && manifest.error().code() != ErrorCode::kNotFound) return manifest.error();
+    if (manifest.ok()) {
+      if (removal.incomplete && !touched_) return Found::kCompleted;
+      queue_.push_back(std::move(manifest).value());
+      return Found::kSome;
+    }
+  }
+  WW_TRY(auto page, store.List(removal.key, "", kPageEntries));
+  std::move(page.begin(), page.end(), std::back_inserter(queue_));
+  return queue_.empty() ? Found::kNothing : Found::kSome;
+}
+
+Result<GcStep> Collector::RemoveNext() {
+  if (removing_ == to_remove_.size()) {
+    phase_ = Phase::kRemoveMark;
+    return Worked(fmt::format("removed {} objects", progress_.removed.objects));
+  }
+  const Removal& removal = to_remove_[removing_];
+  if (queue_.empty()) {
+    WW_TRY(const Found found, FillQueue(removal));
+    if (found == Found::kSome) return Worked(fmt::format("listed {}", removal.key));
+    for (OldMark& mark : old_marks_) {
+      if (found == Found::kCompleted) break;
+      std::erase_if(mark.left, [&](const std::string& key) {
+        return removal.key.ends_with('/') ? key.starts_with(removal.key) : key == removal.key;
+      });
+    }
+    ++removing_;
+    touched_ = false;
+    return Worked(fmt::format("{} is done", removal.key));
+  }
+  WW_RETURN_IF_ERROR(run_.store().Remove(queue_.front().key));
+  GcStep step = Worked(fmt::format("removed {}", queue_.front().key));
+  ++progress_.removed.objects;
+  progress_.removed.bytes += queue_.front().size_bytes;
+  touched_ = true;
+  queue_.pop_front();
+  return step;
+}
+
+Result<GcStep> Collector::RemoveMark() {
+  WW_RETURN_IF_ERROR(run_.store().Remove(MarkKey(mark_id_)));
+  phase_ = Phase::kRemoveOldMarks;
+  return Worked(fmt::format("removed {}", MarkKey(mark_id_)));
+}
+
+Result<GcStep> Collector::RemoveOldMarks() {
+  // Its collector may be alive and only slow. So the mark stays as long as there is anything that one might remove; and
+  // a survey that was cut short does not know.
+  while (!old_marks_.empty() && (progress_.more || !old_marks_.back().left.empty())) old_marks_.pop_back();
+  if (old_marks_.empty()) {
+    return Done(fmt::format("removed {} objects of {} bytes", progress_.removed.objects, progress_.removed.bytes));
+  }
+  const std::string key = MarkKey(old_marks_.back().id);
+  WW_RETURN_IF_ERROR(run_.store().Remove(key));
+  old_marks_.pop_back();
+  return Worked(fmt::format("removed {}, of which nothing is left", key));
+}
+
+}  // namespace weightwire

@@ -1,0 +1,156 @@
+// Keeping house: removes what the policy does not keep and no lease needs (spec/PROTOCOL.md, "Duties of gc").
+//
+// A step function: no thread, no waiting and no clock of its own. All times are the store's. Every effect is one step,
+// so a process may end between any two; another collector then does what is left.
+//
+//   Collector collector(run, options, random);
+//   for (;;) {
+//     WW_TRY(const GcStep step, collector.Step());
+//     if (step.what == GcStep::What::kDone) break;
+//     if (step.what == GcStep::What::kWaits) ... wait for step.wait ...
+//   }
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "base/random.h"
+#include "base/result.h"
+#include "log/planted_bugs.h"
+#include "log/retention.h"
+#include "log/run.h"
+
+namespace weightwire {
+
+struct GcOptions {
+  RetentionPolicy policy;
+  // Between saying what goes and removing it; for readers that keep no lease.
+  std::chrono::seconds grace = std::chrono::minutes(15);
+  bool dry_run = false;  // only look; write nothing
+  PlantedBugs planted;
+};
+
+struct GcStep {
+  enum class What : std::uint8_t { kWorked, kWaits, kDone };
+  What what = What::kWorked;
+  std::chrono::milliseconds wait{0};  // of kWaits: how long to wait before the next step; stepping earlier is harmless
+  std::string text;                   // what was done, for people
+};
+
+struct GcAmount {
+  std::uint64_t objects = 0;
+  std::uint64_t bytes = 0;
+
+  bool operator==(const GcAmount&) const = default;
+};
+
+struct GcProgress {
+  GcAmount seen;            // below deltas/ and anchors/
+  GcAmount may_go;          // of that, what neither policy nor leases keep
+  GcAmount kept_by_leases;  // what only leases keep
+  GcAmount removed;
+  std::uint64_t living_leases = 0;
+  // A lease that cannot be read may need anything: as long as it may be alive, nothing goes.
+  std::uint64_t damaged_leases = 0;
+  bool more = false;  // there is more than one mark names: collect again
+};
+
+// One pass over a run. One thread at a time; `random` must outlive it, and the run's store too.
+class Collector {
+ public:
+  // REQUIRES: CheckPolicy(options.policy).ok().
+  Collector(const Run& run, const GcOptions& options, Random& random);
+
+  // Does one small thing: a request or a few. After an error nothing is lost: calling again tries that thing again.
+  Result<GcStep> Step();
+
+  [[nodiscard]] const GcProgress& progress() const { return progress_; }
+  // What may go, complete once the survey is done: when Step has said kWaits or kDone for the first time.
+  [[nodiscard]] const std::vector<Removal>& may_go() const { return may_go_; }
+
+ private:
+  enum class Phase : std::uint8_t {
+    kBegin,
+    kChains,
+    kListAnchors,
+    kExamine,
+    kListDeltas,
+    kPutMark,
+    kGrace,
+    kReadLeasesAgain,
+    kRemove,
+    kRemoveMark,
+    kRemoveOldMarks,
+    kDone,
+  };
+
+  // Another collector's mark that is older than the grace time.
+  struct OldMark {
+    Id id;
+    std::unordered_set<std::string> keys;
+    std::set<std::string> left;  // of the keys: those that something was found under
+  };
+
+  struct Folder {
+    SurveyedDelta delta;
+    std::vector<ObjectInfo> objects;
+  };
+
+  enum class Found : std::uint8_t { kSome, kNothing, kCompleted };
+
+  Result<GcStep> Begin();
+  Result<GcStep> FollowChains();
+  Result<GcStep> ListAnchors();
+  Result<GcStep> Examine();
+  Result<GcStep> ListDeltas();
+  Result<GcStep> PutMark();
+  Result<GcStep> WaitForGrace();
+  Result<GcStep> ReadLeasesAgain();
+  Result<GcStep> RemoveNext();
+  Result<GcStep> RemoveMark();
+  Result<GcStep> RemoveOldMarks();
+
+  Result<AnchorCondition> ConditionOf(const AnchorName& name) const;
+  Status JudgeFolder(const Folder& folder);
+  // Puts objects of it into queue_, which is empty.
+  Result<Found> FillQueue(const Removal& removal);
+  void See(const ObjectInfo& object, const std::string& folder);
+  void Add(Removal removal);
+  [[nodiscard]] bool IsLeased(const Removal& removal) const;
+  [[nodiscard]] bool IsFull() const;
+  GcStep SurveyDone();
+  GcStep Done(std::string text);
+
+  const Run run_;
+  const GcOptions options_;
+  const Id mark_id_;
+  Phase phase_ = Phase::kBegin;
+  GcProgress progress_;
+
+  // The survey.
+  WallTime now_;  // when it began
+  SurveyedVersions versions_;
+  std::vector<OldMark> old_marks_;
+  LivingLeases leases_;
+  std::vector<SurveyedAnchor> anchors_;
+  Kept kept_;
+  std::string after_;  // how far the list has got
+  bool listed_all_ = false;
+  std::deque<Folder> folders_;  // the last one may go on in the next page
+  std::vector<Removal> may_go_;
+
+  // Removing.
+  bool wait_for_grace_ = false;
+  std::vector<Removal> to_remove_;
+  std::size_t removing_ = 0;  // index in to_remove_
+  bool touched_ = false;      // something of it is removed already
+  std::deque<ObjectInfo> queue_;
+};
+
+}  // namespace weightwire

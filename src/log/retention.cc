@@ -1,0 +1,143 @@
+#include "log/retention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace weightwire {
+namespace {
+
+bool IsUsable(const SurveyedAnchor& anchor, Version newest) {
+  const bool fit = anchor.condition == AnchorCondition::kWhole || anchor.condition == AnchorCondition::kUnexamined;
+  // One of a version yet to come belongs to a rebase that is being made.
+  return fit && anchor.name.version <= newest;
+}
+
+// Versions that have a usable anchor.
+std::set<Version> UsableVersions(std::span<const SurveyedAnchor> anchors, Version newest) {
+  std::set<Version> versions;
+  for (const SurveyedAnchor& anchor : anchors) {
+    if (IsUsable(anchor, newest)) versions.insert(anchor.name.version);
+  }
+  return versions;
+}
+
+// For every chain that the policy reaches into: the anchor from which its oldest wanted version can be reached, or else
+// the first one after it.
+std::set<Version> BasesOfWanted(const SurveyedVersions& versions, const std::set<Version>& usable,
+                                const RetentionPolicy& policy) {
+  std::set<Version> bases;
+  if (policy.versions == 0) return bases;
+  const Version oldest = OldestWanted(versions.newest, policy);
+  Version last = versions.newest;  // of the chain
+  for (const Version first : versions.chains) {
+    const auto after = usable.upper_bound(std::max(first, oldest));
+    if (after != usable.begin() && *std::prev(after) >= first) {
+      bases.insert(*std::prev(after));
+    } else if (after != usable.end() && *after <= last) {
+      bases.insert(*after);
+    }
+    if (first <= oldest) break;
+    last = first - 1;
+  }
+  return bases;
+}
+
+}  // namespace
+
+Status CheckPolicy(const RetentionPolicy& policy) {
+  if (policy.anchors < kMinKeptAnchors) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("a gc that keeps {} anchors is refused: keep at least {}, since one may turn out damaged",
+                             policy.anchors, kMinKeptAnchors));
+  }
+  if (policy.minimum_age.count() < 0) {
+    return Error(ErrorCode::kInvalidArgument, "the minimum age of a gc cannot be negative");
+  }
+  return Ok();
+}
+
+Version OldestWanted(Version newest, const RetentionPolicy& policy) {
+  if (policy.versions == 0) return newest;
+  return newest - std::min(newest, policy.versions - 1);
+}
+
+Kept ChooseKept(const SurveyedVersions& versions, std::span<const SurveyedAnchor> anchors,
+                const RetentionPolicy& policy) {
+  const std::set<Version> usable = UsableVersions(anchors, versions.newest);
+  std::set<Version> keep;
+  Kept kept;
+  // Those before the newest version's chain lead to it no more; they are a second choice for a run just rebased.
+  for (auto version = usable.rbegin(); version != usable.rend(); ++version) {
+    const bool leads = *version >= versions.chains.front();
+    if (keep.size() >= (leads ? policy.anchors : kMinKeptAnchors)) break;
+    keep.insert(*version);
+    if (leads) kept.deltas_after = *version;
+  }
+  if (kept.deltas_after.has_value()) {
+    for (const Version base : BasesOfWanted(versions, usable, policy)) {
+      keep.insert(base);
+      kept.deltas_after = std::min(*kept.deltas_after, base);
+    }
+  }
+  for (const SurveyedAnchor& anchor : anchors) {
+    if (IsUsable(anchor, versions.newest) && keep.contains(anchor.name.version)) kept.anchors.insert(anchor.name);
+  }
+  return kept;
+}
+
+bool IsOld(WallTime last_modified, WallTime store_now, const RetentionPolicy& policy) {
+  return store_now - last_modified >= policy.minimum_age;
+}
+
+bool MayGo(const SurveyedAnchor& anchor, const Kept& kept, Version newest, WallTime store_now,
+           const RetentionPolicy& policy) {
+  if (!kept.deltas_after.has_value() || anchor.name.version > newest || !IsOld(anchor.youngest, store_now, policy)) {
+    return false;
+  }
+  switch (anchor.condition) {
+    case AnchorCondition::kIncomplete:
+    case AnchorCondition::kAnothers:
+      return true;
+    case AnchorCondition::kBroken:
+      // Perhaps it only could not be read this time.
+      return anchor.name.version < *kept.deltas_after;
+    default:
+      return !kept.anchors.contains(anchor.name);
+  }
+}
+
+bool MayGo(const SurveyedDelta& delta, const Kept& kept, Version newest, WallTime store_now,
+           const RetentionPolicy& policy) {
+  if (!kept.deltas_after.has_value() || delta.place.to > newest || !IsOld(delta.youngest, store_now, policy)) {
+    return false;
+  }
+  // One that skips versions is of use to whoever holds its first.
+  return delta.place.from < *kept.deltas_after;
+}
+
+Removal RemovalOf(const SurveyedAnchor& anchor) {
+  Removal removal;
+  removal.key = AnchorFolder(anchor.name);
+  removal.anchor = anchor.name;
+  removal.incomplete = anchor.condition == AnchorCondition::kIncomplete;
+  removal.objects = anchor.objects;
+  removal.bytes = anchor.bytes;
+  return removal;
+}
+
+Removal RemovalOf(const SurveyedDelta& delta) {
+  Removal removal;
+  removal.key = DeltaFolder(delta.place.from, delta.place.to);
+  removal.delta = delta.place;
+  removal.objects = delta.objects;
+  removal.bytes = delta.bytes;
+  return removal;
+}
+
+bool NeededBy(const Lease& lease, const Removal& removal) {
+  if (removal.anchor.has_value()) return lease.needs_anchor == removal.anchor;
+  return lease.needs_from.has_value() && removal.delta->to > *lease.needs_from;
+}
+
+}  // namespace weightwire
