@@ -1,0 +1,105 @@
+// Writing an anchor: the files of a Hugging Face directory, streamed to the store piece by piece, then anchor.json.
+//
+// Everything that is sent is digested on the way. Only if that gives the state of the version is anchor.json put, so an
+// anchor that exists is a correct one, whoever wrote it from whatever source. Memory: one piece.
+//
+// A step function: Step does one bounded thing, so that whoever runs it can do others in between.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/filesystem.h"
+#include "base/object_hash.h"
+#include "base/result.h"
+#include "codec/digest.h"
+#include "codec/kernels.h"
+#include "log/run.h"
+#include "publish/anchor_source.h"
+#include "tensor/checkpoint_plan.h"
+
+namespace weightwire {
+
+// A file that lies beside the weights and goes along (configuration, tokenizer).
+struct CarriedFile {
+  std::string name;  // within the anchor; CheckFileName has passed
+  FileSystem::Path path;
+};
+
+struct CarriedFiles {
+  std::vector<CarriedFile> files;
+  std::vector<std::string> left_out;  // one sentence for each file that does not go along although it might be missed
+};
+
+// The files beside the weights in a checkpoint directory. Code and files whose names cannot be carried are left out.
+Result<CarriedFiles> FindCarriedFiles(FileSystem& files, const FileSystem::Path& directory);
+
+// What anchor.json says of the version, as its record does or will.
+struct AnchorSubject {
+  AnchorName name;
+  Sha256Digest state{};
+  std::uint64_t delta_bytes = 0;
+};
+
+struct AnchorOptions {
+  CheckpointOptions files;  // shards and metadata
+  std::vector<CarriedFile> carried;
+  FileSystem* file_system = nullptr;  // to read those; may be none if there are none
+};
+
+class AnchorWriter {
+ public:
+  // `kernels` must outlive it.
+  AnchorWriter(Run run, AnchorSubject subject, std::shared_ptr<AnchorSource> source, AnchorOptions options,
+               const Kernels& kernels);
+  ~AnchorWriter();
+
+  // Sends a piece, a file or anchor.json; true once the anchor is complete. After an error that trying again may mend,
+  // the next Step does: it goes on with the file it was at. kMismatch: the source does not have the version's bits, and
+  // never will.
+  Result<bool> Step();
+
+  [[nodiscard]] const AnchorSubject& subject() const { return subject_; }
+  [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
+  // REQUIRES: complete.
+  [[nodiscard]] const KnownAnchor& anchor() const { return *anchor_; }
+
+ private:
+  // A file on its way.
+  struct Sending;
+
+  [[nodiscard]] std::string KeyOf(const std::string& name) const;
+  Status SendWeights(const PlannedFile& file);
+  Status BeginFile(const PlannedFile& file);
+  Status SendWhole(const std::string& name, std::span<const std::uint8_t> bytes);
+  Status SendCarried(const CarriedFile& file);
+  Status Complete();
+
+  const Run run_;
+  const AnchorSubject subject_;
+  const std::shared_ptr<AnchorSource> source_;
+  const AnchorOptions options_;
+  const Kernels& kernels_;
+  const CheckpointPlan plan_;
+
+  std::size_t next_weights_ = 0;
+  bool index_sent_ = false;
+  std::size_t next_carried_ = 0;
+  std::unique_ptr<Sending> sending_;
+  std::vector<Digest> digests_;  // of the files that are sent
+  std::vector<AnchorFile> files_;
+  std::uint64_t bytes_sent_ = 0;
+  std::optional<KnownAnchor> anchor_;
+};
+
+// All steps, for whoever has nothing else to do; `progress`, if any, is told the bytes sent so far. Unlike a single
+// step it ends at the first error.
+Result<KnownAnchor> WriteAnchor(AnchorWriter& writer, const std::function<void(std::uint64_t)>& progress);
+
+}  // namespace weightwire

@@ -1,0 +1,333 @@
+#include "publish/base_copy.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "codec/state.h"
+#include "codec/units.h"
+
+namespace weightwire {
+
+Status CheckBits(const StateBits& bits) {
+  const Layout& layout = *bits.layout;
+  if (bits.tensors.size() != layout.size()) {
+    return Error(ErrorCode::kInvalidArgument, "cannot publish: the state does not have a tensor for each of its names");
+  }
+  for (std::size_t i = 0; i < layout.size(); ++i) {
+    if (bits.tensors[i].size() == layout.byte_size(i)) continue;
+    return Error(ErrorCode::kInvalidArgument,
+                 "cannot publish: the data of '" + layout.tensors()[i].name + "' is not of the size its shape says");
+  }
+  return Ok();
+}
+
+Sha256Digest BaseCopy::state() const { return StateDigest(*layout(), digests_); }
+
+StateView BaseCopy::View() const {
+  std::vector<std::span<const std::uint8_t>> tensors;
+  for (std::size_t i = 0; i < layout()->size(); ++i) tensors.push_back(storage_->bytes(i));
+  return {layout(), std::move(tensors), digests_};
+}
+
+void BaseCopy::Lose() {
+  exclusion_([&] {
+    storage_.reset();
+    steps_.clear();
+    pins_.clear();
+    ++epoch_;
+  });
+  digests_.clear();
+}
+
+Status BaseCopy::Replace(const StateBits& bits, Version version) {
+  WW_CHECK(bits.tensors.size() == bits.layout->size());
+  Lose();
+  WW_TRY(std::unique_ptr<BaseStorage> storage, maker_.Make(bits.layout));
+  WW_TRY(const std::vector<std::uint8_t*> to, storage->ForWriting());
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    WW_CHECK(bits.tensors[i].size() == bits.layout->byte_size(i));
+    std::copy(bits.tensors[i].begin(), bits.tensors[i].end(), to[i]);
+  }
+  // Of the copy, not of the original: what is digested is what the next delta is made from.
+  std::vector<std::span<const std::uint8_t>> copies;
+  for (std::size_t i = 0; i < to.size(); ++i) copies.push_back(storage->bytes(i));
+  digests_ = DigestTensors(copies, kernels_, pool_);
+  version_ = version;
+  exclusion_([&] { storage_ = std::move(storage); });
+  return Ok();
+}
+
+std::optional<std::size_t> BaseCopy::Adopt(std::span<const Candidate> candidates) {
+  Lose();
+  auto opened = maker_.Open();
+  if (!opened.ok()) return std::nullopt;
+  std::unique_ptr<BaseStorage> storage = std::move(opened).value();
+  std::vector<std::span<const std::uint8_t>> tensors;
+  for (std::size_t i = 0; i < storage->layout()->size(); ++i) tensors.push_back(storage->bytes(i));
+  std::vector<Digest> digests = DigestTensors(tensors, kernels_, pool_);
+  const Sha256Digest state = StateDigest(*storage->layout(), digests);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].state != state) continue;
+    if (candidates[i].layout->tensors() != storage->layout()->tensors()) continue;
+    // The same tensors, with the ties that the version knows of.
+    auto reshaped = *candidates[i].layout == *storage->layout()
+                        ? Result<std::unique_ptr<BaseStorage>>(std::move(storage))
+                        : storage->Reshaped(candidates[i].layout);
+    if (!reshaped.ok()) return std::nullopt;
+    digests_ = std::move(digests);
+    version_ = candidates[i].version;
+    exclusion_([&] { storage_ = std::move(reshaped).value(); });
+    return i;
+  }
+  return std::nullopt;
+}
+
+BaseCopy::StepBack BaseCopy::BeginStep(const Layout& after) const {
+  StepBack step;
+  step.from = version_ + 1;
+  step.before = layout();
+  step.digests_before = digests_;
+  if (*layout() == after) return step;
+  step.reshapes = true;
+  for (std::size_t i = 0; i < layout()->size(); ++i) {
+    const auto same = after.FindSame(layout()->tensors()[i]);
+    step.after.push_back(same);
+    if (same.has_value()) continue;
+    const auto bytes = storage_->bytes(i);
+    step.removed.emplace(i, std::vector<std::uint8_t>(bytes.begin(), bytes.end()));
+  }
+  return step;
+}
+
+Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
+  const Layout& after = *bits.layout;
+  const std::shared_ptr<const Layout> before = layout();
+  StepBack step = BeginStep(after);
+  // Effects come before the lock. A new layout gets storage of its own, which readers see only once it is complete.
+  std::unique_ptr<BaseStorage> reshaped;
+  if (step.reshapes) {
+    WW_TRY(reshaped, storage_->Reshaped(bits.layout));
+  }
+  BaseStorage& target = reshaped != nullptr ? *reshaped : *storage_;
+  WW_TRY(const std::vector<std::uint8_t*> update, target.ForWriting());
+
+  EncodeRequest request;
+  request.layout_before = before.get();
+  request.layout_after = &after;
+  request.digests_before = digests_;
+  request.keep_old = true;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    EncodeEntry entry;
+    entry.tensor = i;
+    entry.new_bytes = bits.tensors[i];
+    const auto origin = before->FindSame(after.tensors()[i]);
+    entry.has_old = origin.has_value();
+    if (origin.has_value()) {
+      entry.old_bytes = target.bytes(i);
+      entry.before = digests_[*origin];
+      entry.update = update[i];
+    }
+    request.entries.push_back(std::move(entry));
+  }
+  std::optional<Result<EncodedDelta>> encoded;
+  exclusion_([&] {
+    encoded = EncodeDelta(request, kernels_, pool_);
+    if (!encoded->ok()) return;
+    for (ReplacedUnits& units : encoded->value().replaced) step.replaced[units.entry].push_back(std::move(units));
+    for (auto& [tensor, units] : step.replaced) {
+      std::ranges::sort(units, {}, &ReplacedUnits::first_unit);
+    }
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      if (!request.entries[i].has_old) std::copy(bits.tensors[i].begin(), bits.tensors[i].end(), update[i]);
+    }
+    const bool same = !step.reshapes && step.replaced.empty();
+    if (same && unless_same) return;
+    if (reshaped != nullptr) storage_ = std::move(reshaped);
+    steps_.push_back(std::move(step));
+    ++version_;
+  });
+  if (!encoded->ok()) {
+    // A bad request is refused before anything is written; other errors come when the base has moved.
+    if (encoded->error().code() != ErrorCode::kInvalidArgument || reshaped != nullptr) Lose();
+    return encoded->error();
+  }
+  EncodedDelta& delta = encoded->value();
+  BaseAdvance advance;
+  for (const EntryReport& report : delta.reports) advance.changed += report.changed;
+  advance.same = advance.changed == 0 && *before == after;
+  if (!advance.same) advance.file = std::move(delta.file);
+  digests_ = std::move(delta.digests_after);
+  return advance;
+}
+
+Status BaseCopy::Advance(const StagedChange& change) {
+  WW_CHECK(change.digests_before() == digests_);
+  StepBack step = BeginStep(change.layout_after());
+  std::unique_ptr<BaseStorage> reshaped;
+  if (step.reshapes) {
+    WW_TRY(reshaped, storage_->Reshaped(std::make_shared<const Layout>(change.layout_after())));
+  }
+  BaseStorage& target = reshaped != nullptr ? *reshaped : *storage_;
+  WW_TRY(const std::vector<std::uint8_t*> update, target.ForWriting());
+  exclusion_([&] {
+    for (const StagedTensor& tensor : change.tensors()) {
+      tensor.Write({update[tensor.tensor()], target.layout()->byte_size(tensor.tensor())});
+    }
+    if (reshaped != nullptr) storage_ = std::move(reshaped);
+    // Published already, so it is not rolled back; and nobody can have pinned what came before.
+    steps_.clear();
+    ++version_;
+  });
+  digests_ = change.digests_after();
+  return Ok();
+}
+
+void BaseCopy::AdvanceSame() {
+  exclusion_([&] {
+    steps_.push_back(BeginStep(*layout()));
+    ++version_;
+  });
+}
+
+void BaseCopy::PutOldBits(const StepBack& step, std::size_t tensor_after, int unit_bytes, std::uint64_t offset,
+                          std::span<std::uint8_t> out) {
+  const auto found = step.replaced.find(tensor_after);
+  if (found == step.replaced.end()) return;
+  const auto width = static_cast<std::uint64_t>(unit_bytes);
+  const std::uint64_t end = offset + out.size();
+  const std::vector<ReplacedUnits>& all = found->second;
+  // The last stretch that begins at or before the offset may reach into the range.
+  auto stretch = std::ranges::upper_bound(all, offset / width, {}, &ReplacedUnits::first_unit);
+  if (stretch != all.begin()) --stretch;
+  for (; stretch != all.end() && stretch->first_unit * width < end; ++stretch) {
+    const std::uint64_t skip = offset / width > stretch->first_unit ? offset / width - stretch->first_unit : 0;
+    auto at = std::ranges::lower_bound(stretch->positions, skip);
+    for (; at != stretch->positions.end(); ++at) {
+      const std::uint64_t byte = (stretch->first_unit + *at) * width;
+      if (byte >= end) break;
+      // A unit may lie across an end of the range.
+      const std::uint64_t from = std::max(byte, offset);
+      const std::uint64_t to = std::min(byte + width, end);
+      const auto index = static_cast<std::uint64_t>(at - stretch->positions.begin());
+      std::memcpy(out.data() + (from - offset), stretch->old_units.data() + index * width + (from - byte), to - from);
+    }
+  }
+}
+
+Status BaseCopy::TakeStepBack() {
+  const StepBack& step = steps_.back();
+  std::unique_ptr<BaseStorage> reshaped;
+  if (step.reshapes) {
+    WW_TRY(reshaped, storage_->Reshaped(step.before));
+  }
+  BaseStorage& target = reshaped != nullptr ? *reshaped : *storage_;
+  WW_TRY(const std::vector<std::uint8_t*> update, target.ForWriting());
+  exclusion_([&] {
+    for (std::size_t i = 0; i < step.before->size(); ++i) {
+      const std::span<std::uint8_t> bytes(update[i], step.before->byte_size(i));
+      const std::optional<std::size_t> after = step.reshapes ? step.after[i] : std::optional(i);
+      if (after.has_value()) {
+        PutOldBits(step, *after, UnitBytes(step.before->tensors()[i].dtype), 0, bytes);
+      } else {
+        std::ranges::copy(step.removed.at(i), bytes.begin());
+      }
+    }
+    if (reshaped != nullptr) storage_ = std::move(reshaped);
+    digests_ = step.digests_before;
+    version_ = step.from - 1;
+    steps_.pop_back();
+  });
+  return Ok();
+}
+
+Status BaseCopy::RollBack(Version to) {
+  WW_CHECK(to <= version_);
+  if (version_ - to > steps_.size()) {
+    Lose();
+    return Error(ErrorCode::kNotFound, "the bits that the base copy had before are not kept any more");
+  }
+  while (version_ > to) {
+    if (const Status taken = TakeStepBack(); !taken.ok()) {
+      Lose();
+      return taken.error().In("the base copy could not be rolled back");
+    }
+  }
+  return Ok();
+}
+
+void BaseCopy::Forget(Version up_to) {
+  exclusion_([&] { Trim(up_to); });
+}
+
+void BaseCopy::Trim(Version safe) {
+  std::erase_if(pins_, [](const std::weak_ptr<const BasePin>& pin) { return pin.expired(); });
+  for (const auto& weak : pins_) {
+    // A step leads back to its version minus one: a pinned version needs all steps after it.
+    if (const auto pin = weak.lock(); pin != nullptr) safe = std::min(safe, pin->version);
+  }
+  while (!steps_.empty() && steps_.front().from <= safe) steps_.pop_front();
+}
+
+std::uint64_t BaseCopy::StepBack::bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [tensor, removed_bytes] : removed) bytes += removed_bytes.size();
+  for (const auto& [tensor, stretches] : replaced) {
+    for (const ReplacedUnits& units : stretches) {
+      bytes += units.positions.size() * sizeof(std::uint32_t) + units.old_units.size();
+    }
+  }
+  return bytes;
+}
+
+std::uint64_t BaseCopy::step_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const StepBack& step : steps_) bytes += step.bytes();
+  return bytes;
+}
+
+std::shared_ptr<const BasePin> BaseCopy::Pin() {
+  auto pin = std::make_shared<const BasePin>(BasePin{version_, layout(), epoch_});
+  exclusion_([&] { pins_.emplace_back(pin); });
+  return pin;
+}
+
+Status BaseCopy::ReadAt(const BasePin& pin, std::size_t tensor, std::uint64_t offset,
+                        std::span<std::uint8_t> out) const {
+  Status status;
+  exclusion_([&] {
+    if (storage_ == nullptr || pin.epoch != epoch_) {
+      status = Error(ErrorCode::kMismatch, "the base copy was replaced while an older version was read from it");
+      return;
+    }
+    const int unit_bytes = UnitBytes(pin.layout->tensors()[tensor].dtype);
+    // Where the tensor went, step by step, until it was removed or is in the base as it is now.
+    struct Hop {
+      const StepBack* step;
+      std::size_t tensor_after;
+    };
+    std::vector<Hop> hops;
+    std::size_t now = tensor;
+    std::span<const std::uint8_t> bytes;
+    bool found = false;
+    for (const StepBack& step : steps_) {
+      if (step.from <= pin.version) continue;
+      if (step.reshapes && !step.after[now].has_value()) {
+        bytes = step.removed.at(now);
+        found = true;
+        break;
+      }
+      if (step.reshapes) now = *step.after[now];
+      hops.push_back({&step, now});
+    }
+    if (!found) bytes = storage_->bytes(now);
+    std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(offset), out.size(), out.begin());
+    for (auto hop = hops.rbegin(); hop != hops.rend(); ++hop) {
+      PutOldBits(*hop->step, hop->tensor_after, unit_bytes, offset, out);
+    }
+  });
+  return status;
+}
+
+}  // namespace weightwire

@@ -1,0 +1,138 @@
+// The base copy: the bits of the version published last, with their digests, which the next delta is made from.
+//
+// Making a delta brings the base to the new version in the same pass and keeps the bits it replaced, as a step back.
+// Steps back serve two ends: a version that could not be published is rolled back, and an anchor of an older version is
+// read while the base has moved on, without a second copy of the model.
+//
+// The bits are trusted because every one of them was digested in full, or came by a change whose digest was computed.
+// A base that lost that trust (a write to its file failed half way) is lost: it holds nothing until it is replaced.
+//
+// Thread safety: one thread, the owner's, calls everything but ReadAt, which any thread may call meanwhile; the
+// exclusion keeps the two apart.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/threads.h"
+#include "codec/digest.h"
+#include "codec/encoder.h"
+#include "codec/kernels.h"
+#include "codec/state_view.h"
+#include "log/keys.h"
+#include "publish/base_storage.h"
+#include "publish/exclusion.h"
+#include "publish/state_bits.h"
+
+namespace weightwire {
+
+// As long as one lives, the bits of its version can be read. Only BaseCopy makes them.
+struct BasePin {
+  Version version = 0;
+  std::shared_ptr<const Layout> layout;
+  std::uint64_t epoch = 0;
+};
+
+// What a delta from the base to a new state came to.
+struct BaseAdvance {
+  std::vector<std::uint8_t> file;  // of the delta; empty if the state is the same
+  bool same = false;               // not a bit, name, type, shape or tie differs
+  std::uint64_t changed = 0;       // units
+};
+
+// Whether each tensor has as many bytes as its shape says: kInvalidArgument if not. What a BaseCopy is given REQUIRES
+// it.
+Status CheckBits(const StateBits& bits);
+
+class BaseCopy {
+ public:
+  // All must outlive it.
+  BaseCopy(BaseMaker& maker, const Kernels& kernels, ThreadPool& pool, Exclusion exclusion)
+      : maker_(maker), kernels_(kernels), pool_(pool), exclusion_(std::move(exclusion)) {}
+
+  // Whether it holds a version. The rest REQUIRES it, except for what makes it so: Replace and Adopt.
+  [[nodiscard]] bool holds() const { return storage_ != nullptr; }
+  [[nodiscard]] Version version() const { return version_; }
+  [[nodiscard]] const std::shared_ptr<const Layout>& layout() const { return storage_->layout(); }
+  [[nodiscard]] const std::vector<Digest>& digests() const { return digests_; }
+  [[nodiscard]] Sha256Digest state() const;
+  [[nodiscard]] StateView View() const;
+
+  // A copy of the state as it is. Steps back end here, and what is pinned can no longer be read.
+  Status Replace(const StateBits& bits, Version version);
+
+  // What an earlier process left, if its state digest, computed in full, is one of `states`: says which. `layouts` are
+  // those of the states. Otherwise nothing, and the base holds nothing.
+  struct Candidate {
+    Version version = 0;
+    Sha256Digest state{};
+    std::shared_ptr<const Layout> layout;
+  };
+  std::optional<std::size_t> Adopt(std::span<const Candidate> candidates);
+
+  // Makes the delta to the next version and goes there. With `unless_same`, a state that is the same stays at the
+  // version it is. After an error the base is as it was, or holds nothing.
+  Result<BaseAdvance> Advance(const StateBits& bits, bool unless_same);
+  // Goes to the next version by a change that was decoded. REQUIRES: it begins at the state held.
+  Status Advance(const StagedChange& change);
+  // The next version has the same bits.
+  void AdvanceSame();
+
+  // Back to an earlier version, from old bits. After an error the base holds nothing.
+  Status RollBack(Version to);
+  // Versions up to this one will not be rolled back; steps that no pin needs either are dropped.
+  void Forget(Version up_to);
+  [[nodiscard]] std::uint64_t step_bytes() const;
+
+  // Of the version held.
+  [[nodiscard]] std::shared_ptr<const BasePin> Pin();
+  // Bytes of a tensor of the pinned version's layout. kMismatch when the base was replaced since.
+  Status ReadAt(const BasePin& pin, std::size_t tensor, std::uint64_t offset, std::span<std::uint8_t> out) const;
+
+  // Holds nothing any more.
+  void Lose();
+  // The same bits under another number. REQUIRES: nothing is pinned, and there are no steps back.
+  void Renumber(Version version) { version_ = version; }
+
+ private:
+  // The way back from a version to the one before it.
+  struct StepBack {
+    Version from = 0;
+    std::shared_ptr<const Layout> before;
+    std::vector<Digest> digests_before;
+    // Whether tensors have other indices, and what became of each of the layout before; none: it is in `removed`.
+    bool reshapes = false;
+    std::vector<std::optional<std::size_t>> after;
+    std::map<std::size_t, std::vector<std::uint8_t>> removed;
+    // The old bits, by tensor of the layout after, each ascending.
+    std::map<std::size_t, std::vector<ReplacedUnits>> replaced;
+
+    [[nodiscard]] std::uint64_t bytes() const;
+  };
+
+  [[nodiscard]] StepBack BeginStep(const Layout& after) const;
+  static void PutOldBits(const StepBack& step, std::size_t tensor_after, int unit_bytes, std::uint64_t offset,
+                         std::span<std::uint8_t> out);
+  Status TakeStepBack();
+  void Trim(Version safe);
+
+  BaseMaker& maker_;
+  const Kernels& kernels_;
+  ThreadPool& pool_;
+  const Exclusion exclusion_;
+
+  std::unique_ptr<BaseStorage> storage_;
+  Version version_ = 0;
+  std::vector<Digest> digests_;
+  std::deque<StepBack> steps_;  // oldest first; the last one leads back from version_
+  std::uint64_t epoch_ = 0;     // rises when what was pinned is gone
+  std::vector<std::weak_ptr<const BasePin>> pins_;
+};
+
+}  // namespace weightwire

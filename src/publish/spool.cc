@@ -1,0 +1,139 @@
+#include "publish/spool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "base/limits.h"
+#include "base/object_hash.h"
+#include "log/limits.h"
+
+namespace weightwire {
+namespace {
+
+constexpr const char* kRecordName = "record.json";
+constexpr const char* kPartName = "part.safetensors";
+constexpr const char* kLayoutName = "layout.json";
+constexpr const char* kUnfinished = ".tmp";
+constexpr std::size_t kVersionDigits = 20;
+
+std::string_view TextOf(std::span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+std::span<const std::uint8_t> BytesOf(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+std::optional<Version> VersionOfName(std::string_view name) {
+  Version version = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data(), end, version);
+  if (name.size() != kVersionDigits || error != std::errc() || stop != end) return std::nullopt;
+  return version;
+}
+
+}  // namespace
+
+FileSystem::Path Spool::Entry(Version version) const { return directory_ / fmt::format("{:020}", version); }
+
+Result<SpoolEntry> Spool::Read(Version version) const {
+  const FileSystem::Path entry = Entry(version);
+  SpoolEntry read;
+  WW_TRY(const std::vector<std::uint8_t> record, files_.Read(entry / kRecordName, kMaxRecordBytes));
+  read.record_json = TextOf(record);
+  WW_TRY(read.known.record, ParseRecord(read.record_json));
+  read.known.hash = Sha256Of(record);
+  const auto corrupt = [&](std::string_view why) {
+    return Error(ErrorCode::kCorrupt, fmt::format("{}: {}", entry.string(), why));
+  };
+  if (read.known.record.version != version) return corrupt("it holds the record of another version");
+  WW_TRY(const auto has_layout, files_.Stat(entry / kLayoutName));
+  if (has_layout.has_value()) {
+    WW_TRY(const std::vector<std::uint8_t> text, files_.Read(entry / kLayoutName, kMaxLayoutBytes));
+    WW_TRY(Layout layout, Layout::Parse(TextOf(text)));
+    if (layout.hash() != read.known.record.layout) return corrupt("its layout is not the one its record names");
+    read.layout = std::make_shared<const Layout>(std::move(layout));
+  }
+  for (const PartRef& part : read.known.record.delta.value_or(std::vector<PartRef>())) {
+    WW_TRY(const std::unique_ptr<FileMap> map, OpenPart(version));
+    if (map->bytes().size() != part.size_bytes || ObjectHash(map->bytes()) != part.hash) {
+      return corrupt("its part is not the one its record names");
+    }
+  }
+  return read;
+}
+
+Result<std::vector<FoundEntry>> Spool::Recover() {
+  std::vector<FoundEntry> found;
+  WW_TRY(const auto there, files_.Stat(directory_));
+  if (!there.has_value()) {
+    WW_RETURN_IF_ERROR(files_.MakeDirectory(directory_));
+    WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_.parent_path()));
+    return found;
+  }
+  WW_TRY(const std::vector<std::string> names, files_.List(directory_));
+  for (const std::string& name : names) {
+    if (name.ends_with(kUnfinished)) WW_RETURN_IF_ERROR(RemoveTree(files_, directory_ / name));
+    const auto version = VersionOfName(name);
+    if (!version.has_value()) continue;
+    auto entry = Read(*version);
+    if (!entry.ok() && entry.error().code() != ErrorCode::kCorrupt && entry.error().code() != ErrorCode::kNotFound) {
+      return entry.error().In("cannot read the spool");
+    }
+    found.push_back({*version, std::move(entry)});
+  }
+  return found;
+}
+
+Status Spool::WriteFile(const FileSystem::Path& path, std::span<const std::uint8_t> bytes) {
+  WW_TRY(const std::unique_ptr<NewFile> file, files_.Create(path));
+  WW_RETURN_IF_ERROR(file->Append(bytes));
+  return file->Sync();
+}
+
+Status Spool::TryWrite(Version version, std::string_view record_json, std::optional<std::span<const std::uint8_t>> part,
+                       const Layout* layout) {
+  const FileSystem::Path entry = Entry(version);
+  const FileSystem::Path unfinished = entry.string() + kUnfinished;
+  WW_RETURN_IF_ERROR(RemoveTree(files_, unfinished));
+  WW_TRY(const auto former, files_.Stat(entry));
+  if (former.has_value()) {
+    // Durably, or a crash could bring an entry back that failed, in place of the one that was published after it.
+    WW_RETURN_IF_ERROR(RemoveTree(files_, entry));
+    WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
+  }
+  WW_RETURN_IF_ERROR(files_.MakeDirectory(unfinished));
+  if (part.has_value()) WW_RETURN_IF_ERROR(WriteFile(unfinished / kPartName, *part));
+  if (layout != nullptr) WW_RETURN_IF_ERROR(WriteFile(unfinished / kLayoutName, BytesOf(layout->CanonicalJson())));
+  WW_RETURN_IF_ERROR(WriteFile(unfinished / kRecordName, BytesOf(record_json)));
+  WW_RETURN_IF_ERROR(files_.SyncDirectory(unfinished));
+  WW_RETURN_IF_ERROR(files_.Rename(unfinished, entry));
+  return files_.SyncDirectory(directory_);
+}
+
+Status Spool::Write(Version version, std::string_view record_json, std::optional<std::span<const std::uint8_t>> part,
+                    const Layout* layout) {
+  const Status written = TryWrite(version, record_json, part, layout);
+  if (written.ok()) return Ok();
+  // Its place is needed if the disk is full. If even this fails, the next Write of the version removes it.
+  const Status removed = Remove(version);
+  const Status unfinished = RemoveTree(files_, Entry(version).string() + kUnfinished);
+  static_cast<void>(removed);
+  static_cast<void>(unfinished);
+  return written.error().In(fmt::format("cannot spool version {}", version));
+}
+
+Result<std::unique_ptr<FileMap>> Spool::OpenPart(Version version) const {
+  return files_.Map(Entry(version) / kPartName);
+}
+
+Status Spool::Remove(Version version) {
+  // The record first: without it an entry is none.
+  const Status removed = files_.Remove(Entry(version) / kRecordName);
+  if (!removed.ok() && removed.error().code() != ErrorCode::kNotFound) return removed.error();
+  return RemoveTree(files_, Entry(version));
+}
+
+}  // namespace weightwire
