@@ -11,9 +11,6 @@
 namespace weightwire {
 namespace {
 
-// Parts up to this size go by one request.
-constexpr std::uint64_t kOnePutBytes = std::uint64_t{32} << 20;
-
 void ExecuteSpool(SpoolJob& job, const JobTools& tools) {
   Record& record = job.record;
   std::optional<std::span<const std::uint8_t>> part;
@@ -38,7 +35,7 @@ Status PutPart(Store& store, const PartRef& part, std::span<const std::uint8_t> 
     if (there.ok() && there.value().size_bytes == part.size_bytes) return Ok();
     if (!there.ok() && there.error().code() != ErrorCode::kNotFound) return there.error();
   }
-  if (bytes.size() <= kOnePutBytes) return store.Put(part.key, bytes);
+  if (bytes.size() <= kMaxPutBytes) return store.Put(part.key, bytes);
   WW_TRY(const std::unique_ptr<Upload> upload, store.StartUpload(part.key, bytes.size()));
   for (std::uint64_t i = 0; i < upload->part_count(); ++i) {
     WW_RETURN_IF_ERROR(upload->WritePart(i, bytes.subspan(i * upload->part_bytes(), upload->PartSize(i))));
@@ -94,6 +91,10 @@ void ExecuteUpload(UploadJob& job, const JobTools& tools) {
 }
 
 void ExecuteAnchor(AnchorJob& job) {
+  if (job.give_up) {
+    job.writer.reset();
+    return;
+  }
   const auto step = job.writer->Step();
   if (step.ok()) {
     job.complete = step.value();

@@ -164,6 +164,14 @@ bool Pipeline::AnchorMayStart() const {
 }
 
 std::optional<Job> Pipeline::Next(Lane lane, MonotonicTime now) {
+  if (lane == Lane::kAnchor && !anchor_busy_ && !dropped_.empty()) {
+    AnchorJob job;
+    job.writer = std::move(dropped_.back());
+    job.give_up = true;
+    dropped_.pop_back();
+    anchor_busy_ = true;
+    return job;
+  }
   if (stopped_.has_value()) return std::nullopt;
   if (lane == Lane::kSpool) {
     if (spool_busy_) return std::nullopt;
@@ -223,6 +231,7 @@ std::optional<Job> Pipeline::Next(Lane lane, MonotonicTime now) {
   if (anchor_busy_) return std::nullopt;
   if (Entry* entry = NeedsAnchor(); entry != nullptr && (!anchor_.has_value() || !anchor_->required)) {
     // Nothing can be published before this one; another anchor gives way.
+    DropAnchor();
     anchor_ = Anchor{};
     anchor_->version = entry->draft.version;
     anchor_->state = entry->draft.state;
@@ -297,7 +306,8 @@ void Pipeline::FinishUpload(UploadJob job, MonotonicTime now) {
 
 void Pipeline::FinishAnchor(AnchorJob job, MonotonicTime now) {
   anchor_busy_ = false;
-  if (!anchor_.has_value() || anchor_->writer != job.writer) return;  // given up meanwhile
+  if (job.give_up) return;
+  if (!anchor_.has_value() || anchor_->writer != job.writer) return;  // dropped meanwhile
   Entry* const entry = anchor_->required ? Find(anchor_->version) : nullptr;
   if (job.complete) {
     newest_anchor_ = job.writer->anchor();
@@ -318,7 +328,7 @@ void Pipeline::FinishAnchor(AnchorJob job, MonotonicTime now) {
     // Its bits are not to be had any more. One by policy is planned again with the next version.
     anchor_error_ = job.error;
     const Version version = anchor_->version;
-    anchor_.reset();
+    DropAnchor();
     if (entry != nullptr) {
       FailFrom(static_cast<std::size_t>(version - entries_.front().draft.version), *job.error, now);
     }
@@ -360,13 +370,18 @@ void Pipeline::FailFrom(std::size_t index, const Error& why, MonotonicTime now) 
   }
   entries_.resize(index);
   failed_since_admit_ = true;
-  if (anchor_.has_value() && anchor_->version >= first) anchor_.reset();
+  if (anchor_.has_value() && anchor_->version >= first) DropAnchor();
+}
+
+void Pipeline::DropAnchor() {
+  if (anchor_.has_value() && anchor_->writer != nullptr) dropped_.push_back(std::move(anchor_->writer));
+  anchor_.reset();
 }
 
 void Pipeline::Stop(const Error& why, MonotonicTime now) {
   stopped_ = why;
   FailFrom(0, why, now);
-  anchor_.reset();
+  DropAnchor();
 }
 
 PipelineStatus Pipeline::status() const {

@@ -100,6 +100,7 @@ struct UploadJob {
 // One step of an anchor.
 struct AnchorJob {
   std::shared_ptr<AnchorWriter> writer;
+  bool give_up = false;  // instead: what was sent so far is dropped, which is an effect too
   // Outcome:
   std::optional<Error> error;
   bool complete = false;
@@ -160,7 +161,7 @@ class Pipeline {
   // When the lane should be asked again, if it waits for nothing but time.
   [[nodiscard]] std::optional<MonotonicTime> Due(Lane lane) const;
 
-  [[nodiscard]] bool idle() const { return entries_.empty() && !anchor_.has_value(); }
+  [[nodiscard]] bool idle() const { return entries_.empty() && !anchor_.has_value() && dropped_.empty(); }
   [[nodiscard]] PipelineStatus status() const;
 
   // For tests: undo of a version is kept until it is committed.
@@ -200,6 +201,7 @@ class Pipeline {
   void Stop(const Error& why, MonotonicTime now);
   void FailFrom(std::size_t index, const Error& why, MonotonicTime now);
   void PlanAnchor(const Entry& entry);
+  void DropAnchor();
   [[nodiscard]] std::optional<Version> newest_version() const;
   [[nodiscard]] std::optional<std::uint64_t> newest_step() const;
   // A version that waits for its own anchor, or nullptr.
@@ -220,6 +222,7 @@ class Pipeline {
   std::optional<KnownRecord> committed_;
   std::optional<KnownAnchor> newest_anchor_;
   std::optional<Anchor> anchor_;
+  std::vector<std::shared_ptr<AnchorWriter>> dropped_;  // to be given up by a job
   bool spool_busy_ = false;
   bool upload_busy_ = false;
   bool anchor_busy_ = false;

@@ -11,6 +11,7 @@
 #include "follow/rebuild.h"
 #include "log/fields.h"
 #include "publish/record_commit.h"
+#include "store/probe.h"
 
 namespace weightwire {
 namespace {
@@ -120,24 +121,12 @@ Status Publisher::LockStateDirectory() {
 
 Status Publisher::ProbeStore() {
   Store& store = job_tools_.run.store();
-  const std::string key = ProbeKey(NewId(*tools_.random));
-  const std::uint8_t byte = '1';
-  for (int i = 0; i < 2; ++i) {
-    const auto put = store.PutIfAbsent(key, {&byte, 1});
-    if (!put.ok()) {
-      static_cast<void>(store.Remove(key));
-      return put.error();
-    }
-    if (i == 1 && put.value() == PutOutcome::kCreated) {
-      static_cast<void>(store.Remove(key));
-      return Error(ErrorCode::kUnsupported,
-                   fmt::format("{} does not refuse to create an object twice, so two publishers could destroy each "
-                               "other's versions; make the run with --single-writer if there is only one",
-                               store.Name()));
-    }
-  }
-  static_cast<void>(store.Remove(key));
-  return Ok();
+  WW_TRY(const bool honours, HonoursPutIfAbsent(store, *tools_.random));
+  if (honours) return Ok();
+  return Error(ErrorCode::kUnsupported,
+               fmt::format("{} does not refuse to create an object twice, so two publishers could destroy each other's "
+                           "versions; make the run with --single-writer if there is only one",
+                           store.Name()));
 }
 
 Result<std::vector<SpoolEntry>> Publisher::RecoverSpool(const std::optional<KnownRecord>& newest) {

@@ -4,6 +4,7 @@
 // hook. Thread safety: that of the hook.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -53,9 +54,9 @@ class SimStore final : public Store {
 
   Store& bucket_;
   Hook hook_;
-  bool dead_ = false;
-  std::uint64_t requests_ = 0;
-  std::uint64_t bytes_written_ = 0;
+  std::atomic<bool> dead_ = false;
+  std::atomic<std::uint64_t> requests_ = 0;
+  std::atomic<std::uint64_t> bytes_written_ = 0;
 };
 
 }  // namespace weightwire::testing
