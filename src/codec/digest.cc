@@ -123,6 +123,40 @@ Digest DigestOfRun(std::span<const std::uint8_t> bytes, std::uint64_t byte_offse
   return digest;
 }
 
+void DigestOfChanges::ChangesOfShorts(std::uint64_t first_unit, std::span<const std::uint32_t> positions,
+                                      const std::uint8_t* old_units, const std::uint8_t* new_units) {
+  constexpr std::uint64_t kBlockUnits = kDigestBlockBytes / 2;
+  const std::uint32_t* keys0 = keys_->word[0].data();
+  const std::uint32_t* keys1 = keys_->word[1].data();
+  for (std::size_t k = 0; k < positions.size();) {
+    const std::uint64_t block = (first_unit + positions[k]) / kBlockUnits;
+    if (block != block_) Flush(block);
+    // Positions below this are within the block. There are 2^11 at most, so 64 bits hold the sums of each half.
+    const std::uint64_t end = (block + 1) * kBlockUnits - first_unit;
+    std::int64_t all0 = 0;
+    std::int64_t all1 = 0;
+    std::int64_t odd0 = 0;
+    std::int64_t odd1 = 0;
+    for (; k < positions.size() && positions[k] < end; ++k) {
+      const std::uint64_t unit = first_unit + positions[k];
+      const std::size_t word = unit % kBlockUnits / 2;
+      const std::int64_t is_odd = -static_cast<std::int64_t>(unit % 2);
+      const std::int64_t difference =
+          std::int64_t{LoadUnit<std::uint16_t>(new_units, k)} - LoadUnit<std::uint16_t>(old_units, k);
+      const std::int64_t product0 = difference * keys0[word];
+      const std::int64_t product1 = difference * keys1[word];
+      all0 += product0;
+      all1 += product1;
+      odd0 += product0 & is_odd;
+      odd1 += product1 & is_odd;
+    }
+    // The upper half of a word counts 2^16 times as much.
+    constexpr __int128 kUpper = (1 << 16) - 1;
+    sums_[0] += all0 + kUpper * odd0;
+    sums_[1] += all1 + kUpper * odd1;
+  }
+}
+
 void DigestOfChanges::Flush(std::uint64_t next_block) {
   for (int lane = 0; lane < 2; ++lane) {
     const std::uint64_t sum = ReduceSigned(sums_[lane]);

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "codec/kernels.h"
+#include "codec/units.h"
 
 namespace weightwire {
 
@@ -60,6 +61,19 @@ class DigestOfChanges {
     }
   }
 
+  // The same for many changes, whose positions count from first_unit and ascend.
+  template <typename Unit>
+  void Changes(std::uint64_t first_unit, std::span<const std::uint32_t> positions, const std::uint8_t* old_units,
+               const std::uint8_t* new_units) {
+    if constexpr (sizeof(Unit) == 2) {
+      ChangesOfShorts(first_unit, positions, old_units, new_units);
+    } else {
+      for (std::size_t k = 0; k < positions.size(); ++k) {
+        Change<Unit>(first_unit + positions[k], LoadUnit<Unit>(old_units, k), LoadUnit<Unit>(new_units, k));
+      }
+    }
+  }
+
   [[nodiscard]] Digest Finish() {
     Flush(0);
     return digest_;
@@ -70,6 +84,8 @@ class DigestOfChanges {
     sums_[0] += static_cast<__int128>(difference) * keys_->word[0][word];
     sums_[1] += static_cast<__int128>(difference) * keys_->word[1][word];
   }
+  void ChangesOfShorts(std::uint64_t first_unit, std::span<const std::uint32_t> positions,
+                       const std::uint8_t* old_units, const std::uint8_t* new_units);
   void Flush(std::uint64_t next_block);
 
   const DigestKeys* keys_ = &FixedDigestKeys();

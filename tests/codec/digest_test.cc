@@ -98,8 +98,13 @@ TYPED_TEST(DigestOfChangesTest, IsTheDifferenceOfTheFullDigests) {
     const Bytes before = RandomBytes(random, kUnits * sizeof(TypeParam));
     Bytes after = before;
     DigestOfChanges changes;
+    // The same as a list, whose positions begin somewhere before the first change.
+    std::vector<std::uint32_t> positions;
+    Bytes old_units;
+    Bytes new_units;
+    const std::size_t first = Below(random, kUnits);
     const std::uint64_t one_in = 1 + Below(random, 50);
-    for (std::size_t u = 0; u < kUnits; ++u) {
+    for (std::size_t u = first; u < kUnits; ++u) {
       if (Below(random, one_in) != 0) continue;
       TypeParam old_unit;
       std::memcpy(&old_unit, before.data() + u * sizeof(old_unit), sizeof(old_unit));
@@ -107,8 +112,17 @@ TYPED_TEST(DigestOfChangesTest, IsTheDifferenceOfTheFullDigests) {
       const TypeParam new_unit = extremes[Below(random, 3)];
       std::memcpy(after.data() + u * sizeof(new_unit), &new_unit, sizeof(new_unit));
       changes.Change<TypeParam>(u, old_unit, new_unit);
+      positions.push_back(static_cast<std::uint32_t>(u - first));
+      old_units.insert(old_units.end(), sizeof(old_unit), 0);
+      new_units.insert(new_units.end(), sizeof(new_unit), 0);
+      std::memcpy(old_units.data() + old_units.size() - sizeof(old_unit), &old_unit, sizeof(old_unit));
+      std::memcpy(new_units.data() + new_units.size() - sizeof(new_unit), &new_unit, sizeof(new_unit));
     }
-    ASSERT_EQ(DigestOfBytes(before) + changes.Finish(), DigestOfBytes(after));
+    DigestOfChanges list;
+    list.Changes<TypeParam>(first, positions, old_units.data(), new_units.data());
+    const Digest change = changes.Finish();
+    ASSERT_EQ(DigestOfBytes(before) + change, DigestOfBytes(after));
+    ASSERT_EQ(list.Finish(), change);
   }
 }
 
