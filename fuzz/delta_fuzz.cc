@@ -2,7 +2,8 @@
 //   0  as a file;
 //   1  as the index (after its hash), the tables and the payload of a file, which is sealed with a fitting hash and
 //      staged against a fixed base: so the inner parsers and the tile decoders are reached;
-//   2  as a table set and the stream of one tile: decoded by every instruction set, which must agree.
+//   2  as a table set and the stream of one tile: decoded by every instruction set, which must agree;
+//   3  as the stream of one tile of gaps mode: the same.
 // What is accepted must keep its promises.
 //
 // WEIGHTWIRE_SEEDS=DIRECTORY makes the target write its seeds there first (fuzz/corpus/delta was made so).
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -18,6 +20,7 @@
 #include "base/check.h"
 #include "codec/decoder.h"
 #include "codec/encoder.h"
+#include "codec/gap_tile.h"
 #include "codec/tile_encoder.h"
 #include "tensor/safetensors.h"
 
@@ -170,6 +173,56 @@ void CheckTile(std::span<const std::uint8_t> input) {
   }
 }
 
+void CheckGapTile(std::span<const std::uint8_t> input) {
+  if (input.size() < 3) return;
+  const int width = 1 << (input[0] & 3);
+  const auto size = static_cast<std::size_t>(width);
+  const std::uint32_t begin = input[0] >> 2;
+  const std::uint32_t end = begin + 1 + LoadU16(input.data() + 1);
+  const Bytes stream(input.begin() + 3, input.end());
+  const auto opened = OpenGapStream(stream, end - begin);
+  if (!opened.has_value()) return;
+  WW_CHECK(opened->changed <= end - begin && opened->changed <= stream.size());
+  Random random(3);
+  Bytes base(end * size);
+  for (std::uint8_t& byte : base) byte = static_cast<std::uint8_t>(random() % 3 == 0 ? random() : 0x3c);
+  std::optional<bool> intact;
+  std::vector<std::uint32_t> positions;
+  Bytes new_units;
+  for (const Kernels* kernels : AllKernels()) {
+    std::vector<std::uint32_t> found(opened->changed);
+    Bytes fresh(opened->changed * size);
+    Bytes stale(opened->changed * size);
+    GapTile tile;
+    tile.stream = *opened;
+    tile.base = base.data();
+    tile.begin = begin;
+    tile.end = end;
+    tile.positions = found.data();
+    tile.new_units = fresh.data();
+    tile.old_units = stale.data();
+    kernels->decode_gaps({&tile, 1}, width);
+    WW_CHECK(!intact.has_value() || *intact == tile.intact);
+    if (!tile.intact) {
+      intact = false;
+      continue;
+    }
+    WW_CHECK(!intact.has_value() || (positions == found && new_units == fresh));
+    WW_CHECK(std::adjacent_find(found.begin(), found.end(), std::greater_equal<>()) == found.end());
+    WW_CHECK(found.empty() || (found.front() >= begin && found.back() < end));
+    // What was decoded, encoded again, is the same stream: there is only one.
+    for (std::uint32_t& position : found) position -= begin;
+    Bytes again;
+    AppendGapStream({found, stale.data(), fresh.data()}, width, again);
+    const auto reopened = OpenGapStream(again, end - begin);
+    WW_CHECK(reopened.has_value() && (reopened->wide != opened->wide || again == stream));
+    for (std::uint32_t& position : found) position += begin;
+    intact = true;
+    positions = std::move(found);
+    new_units = std::move(fresh);
+  }
+}
+
 // --- seeds ---
 
 void WriteSeed(const std::string& directory, const std::string& name, const Bytes& bytes) {
@@ -195,11 +248,10 @@ Bytes StructuredSeed(std::span<const std::uint8_t> file) {
 void WriteSeeds(const std::string& directory) {
   const Model& base = FixedBase();
   const std::vector<Digest> digests = DigestsOf(base);
-  constexpr std::pair<CodingRequest, const char*> kModes[] = {{CodingRequest::kSmallest, "smallest"},
-                                                              {CodingRequest::kConditioned, "conditioned"},
-                                                              {CodingRequest::kGaps, "gaps"},
-                                                              {CodingRequest::kDense, "dense"},
-                                                              {CodingRequest::kWhole, "whole"}};
+  constexpr std::pair<CodingRequest, const char*> kModes[] = {
+      {CodingRequest::kSmallest, "smallest"}, {CodingRequest::kConditioned, "conditioned"},
+      {CodingRequest::kUniform, "uniform"},   {CodingRequest::kGaps, "gaps"},
+      {CodingRequest::kDense, "dense"},       {CodingRequest::kWhole, "whole"}};
   for (const auto& [mode, name] : kModes) {
     Random random(7);
     Model after = base;
@@ -228,6 +280,11 @@ void WriteSeeds(const std::string& directory) {
     }
     // A tile of its own: the first of the first set.
     const auto parsed = DeltaFile::Parse(part);
+    if (mode == CodingRequest::kGaps) {
+      Bytes tile = {3, 1, 0x57, 2};
+      ByteWriter(tile).Bytes(parsed.value().payload(0));
+      WriteSeed(directory, "gaps_tile", tile);
+    }
     if (parsed.value().sets().empty()) continue;
     Bytes tile = {2, 1, 255, 0};
     ByteWriter writer(tile);
@@ -291,6 +348,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     case 2:
       CheckTile(input);
+      break;
+    case 3:
+      CheckGapTile(input);
       break;
     default:
       break;

@@ -320,7 +320,7 @@ def read_layout_change(reader, base):
     return after
 
 
-SPARSE, DENSE, WHOLE = range(3)
+SPARSE, DENSE, WHOLE, GAPS = range(4)
 
 
 class Entry(NamedTuple):
@@ -366,7 +366,7 @@ def read_tile_lengths(reader, mode, units, tile_size):
     require(not packed[count * bits :].any(), "There are bits after an entry's tile lengths.")
     more = packed[: count * bits].reshape(count, bits) @ (1 << np.arange(bits, dtype=np.int64))
     within(smallest + int(more.max()), MAX_TILE_BYTES, "bytes in a tile")
-    require(mode == SPARSE or smallest + int(more.min()), "A dense tile has no stream.")
+    require(mode != DENSE or smallest + int(more.min()), "A dense tile has no stream.")
     return (more + smallest).tolist()
 
 
@@ -379,7 +379,7 @@ def read_entries(reader, base, after, table_sets):
         dtype, shape = after.tensors[name]
         flags = reader.byte()
         mode = flags & 3
-        require(flags < 8 and mode != 3, "An entry has an unknown mode.")
+        require(flags < 8, "An entry has an unknown mode.")
         box = read_box(reader, dtype, shape) if flags & 4 else None
         units = units_in(dtype, shape, box)
         tables, tile_size, changed = None, 0, 0
@@ -387,10 +387,11 @@ def read_entries(reader, base, after, table_sets):
             lengths = [reader.varint()]
             require(lengths[0] == units * TYPES[dtype].unit, "A whole entry has another size than its box.")
         else:
-            number = reader.varint()
-            require(number < len(table_sets), "An entry has a table set that is not there.")
-            scale = reader.byte() - 128 if mode == SPARSE else 0
-            tables = Tables(table_sets[number], 8 * TYPES[dtype].unit, mode == DENSE, scale)
+            if mode != GAPS:
+                number = reader.varint()
+                require(number < len(table_sets), "An entry has a table set that is not there.")
+                scale = reader.byte() - 128 if mode == SPARSE else 0
+                tables = Tables(table_sets[number], 8 * TYPES[dtype].unit, mode == DENSE, scale)
             tile_bits = reader.byte()
             require(8 <= tile_bits <= 18, "An entry has a tile size outside of 8 to 18.")
             tile_size = 1 << tile_bits
@@ -620,6 +621,37 @@ def decode_dense(stream, units, tables):
     return changes
 
 
+# --- Gap tiles ----------------------------------------------------------------------------------
+
+
+def decode_gaps(stream, units, _):
+    """{place in the tile: new unit}"""
+    changes = {}
+    if not stream:
+        return changes
+    reader = Reader(stream, "tile")
+    head = reader.varint()
+    count, size = head >> 1, 2 if head & 1 else 1
+    require(0 < count <= len(units), "A tile has no changes, or more than it has units.")
+    steps = reader.take(-(-count // 2))
+    codes = [code for byte in steps for code in (byte & 15, byte >> 4)]
+    require(len(codes) == count or not codes.pop(), "A tile has a code for a change that it does not have.")
+    places, at = [], 0
+    while len(places) < count:
+        gap = int.from_bytes(reader.take(size), "little")
+        at += gap
+        if gap < (1 << 8 * size) - 1:
+            require(at < len(units), "A change lies behind the end of its tile.")
+            places.append(at)
+            at += 1
+    for i, code in zip(places, codes, strict=True):
+        step = code // 2 + 1 if code < 14 else 8 + reader.varint()
+        changes[i] = int(units[i]) + (-step if code & 1 else step)
+        require(0 <= changes[i] < 1 << 8 * units.itemsize, "A step leads to a number that units cannot hold.")
+    reader.end()
+    return changes
+
+
 # --- Digest -------------------------------------------------------------------------------------
 
 P = (1 << 61) - 1
@@ -703,11 +735,14 @@ def without_aliases(base, aliases):
     return {name: tensor for name, tensor in base.items() if name not in aliases}
 
 
+DECODERS = {SPARSE: decode_sparse, DENSE: decode_dense, GAPS: decode_gaps}
+
+
 def decode_entry(entry, units, payload):
     """The new units of the entry's box, in order; units: the old ones."""
     if entry.mode == WHOLE:
         return units_of(entry.dtype, payload)
-    new, changed, at, decode = units.copy(), 0, 0, (decode_sparse, decode_dense)[entry.mode]
+    new, changed, at, decode = units.copy(), 0, 0, DECODERS[entry.mode]
     for tile, length in enumerate(entry.lengths):
         first = tile * entry.tile_size
         changes = decode(payload[at : at + length], units[first : first + entry.tile_size], entry.tables)

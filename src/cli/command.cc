@@ -54,7 +54,7 @@ Command AddDiff(CLI::App& app, DiffOptions& options) {
   sub.add_flag("--force", options.replace_delta, "replace the file given with -o if there is one");
   sub.add_option("--mode", options.mode,
                  "how to code what changed: auto (the smallest for each tensor), conditioned (positions by the base's "
-                 "exponents), gaps or fast (larger, applies without reading the base), dense, whole")
+                 "exponents), gaps or fast (larger, applies fastest), dense, whole")
       ->type_name("MODE");
   sub.add_flag("--all", options.all_tensors, "list the unchanged tensors too");
   sub.add_flag_callback(

@@ -67,7 +67,8 @@ Result<std::optional<Layout>> LayoutAfter(const LoadedDelta& delta, const Inspec
 const char* ModeName(const IndexEntry& entry, const Inspected& inspected) {
   if (entry.mode == EntryMode::kWhole) return "whole";
   if (entry.mode == EntryMode::kDense) return "dense";
-  return inspected.set_of(entry).uniform ? "gaps" : "conditioned";
+  if (entry.mode == EntryMode::kGaps) return "gaps";
+  return inspected.set_of(entry).uniform ? "uniform" : "conditioned";
 }
 
 std::string NameOfEntry(const IndexEntry& entry, const Inspected& inspected) {
@@ -113,7 +114,7 @@ std::vector<TableSet> SetsWithWidths(const Inspected& inspected) {
   std::vector<TableSet> sets = inspected.delta.file.sets();
   if (!inspected.after.has_value()) return sets;
   for (const IndexEntry& entry : inspected.index().entries) {
-    if (entry.mode == EntryMode::kWhole || entry.tensor >= inspected.after->size()) continue;
+    if (!HasTables(entry.mode) || entry.tensor >= inspected.after->size()) continue;
     sets[entry.table_set].unit_bits = 8 * UnitBytes(inspected.after->tensors()[entry.tensor].dtype);
   }
   return sets;
@@ -135,7 +136,7 @@ std::string DescribeRule(const TableSet& set) {
                      set.rule.shift + set.rule.bits - 1, set.rule.lowest);
 }
 
-const char* KindOf(const TableSet& set) { return set.dense ? "dense" : set.uniform ? "gaps" : "conditioned"; }
+const char* KindOf(const TableSet& set) { return set.dense ? "dense" : set.uniform ? "uniform" : "conditioned"; }
 
 void ReportJson(const Inspected& inspected, const InspectOptions& options) {
   const DeltaFile& file = inspected.delta.file;
@@ -173,8 +174,8 @@ void ReportJson(const Inspected& inspected, const InspectOptions& options) {
       item["changed"] = entry.changed;
       item["tile_units"] = std::uint64_t{1} << entry.tile_log2;
       item["tiles"] = entry.tile_bytes.size();
-      item["table_set"] = entry.table_set;
     }
+    if (HasTables(entry.mode)) item["table_set"] = entry.table_set;
     if (entry.mode == EntryMode::kSparse) item["scale"] = entry.scale;
     item["digest_before"] = entry.before.ToHex();
     item["digest_after"] = entry.after.ToHex();
@@ -206,7 +207,7 @@ void ReportTables(const Inspected& inspected) {
   const std::vector<TableSet> sets = SetsWithWidths(inspected);
   std::vector<std::size_t> users(sets.size(), 0);
   for (const IndexEntry& entry : inspected.index().entries) {
-    if (entry.mode != EntryMode::kWhole) ++users[entry.table_set];
+    if (HasTables(entry.mode)) ++users[entry.table_set];
   }
   for (std::size_t i = 0; i < sets.size(); ++i) {
     fmt::print("\ntable set {}: {}, {}; used by {} {}\n", i, KindOf(sets[i]), DescribeRule(sets[i]), users[i],
@@ -273,7 +274,7 @@ void ReportText(const Inspected& inspected, const InspectOptions& options) {
                     WithCommas(entry.PayloadBytes()),
                     whole ? "" : Ratio(static_cast<double>(entry.PayloadBytes()), static_cast<double>(entry.changed)),
                     whole ? "" : WithCommas(std::uint64_t{1} << entry.tile_log2),
-                    whole ? "" : fmt::format("{}", entry.table_set),
+                    HasTables(entry.mode) ? fmt::format("{}", entry.table_set) : "",
                     entry.mode == EntryMode::kSparse ? fmt::format("{:+}", entry.scale) : "",
                     entry.box ? DescribeBox(*entry.box) : ""});
     }

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/bytes.h"
+#include "codec/gap_tile.h"
 #include "codec/staged_builder.h"
 #include "codec/state.h"
 #include "codec/tile_encoder.h"
@@ -149,7 +150,7 @@ class Stager {
       std::map<std::tuple<std::size_t, int, int>, std::shared_ptr<const ExpandedTables>> expanded;
       for (std::size_t i = 0; i < part.index().entries.size(); ++i) {
         WW_TRY(Entry entry, PrepareEntry(part, i));
-        if (entry.index->mode != EntryMode::kWhole) {
+        if (HasTables(entry.index->mode)) {
           auto& tables = expanded[{entry.index->table_set, entry.map->unit_bytes(), entry.index->scale}];
           if (tables == nullptr) {
             TableSet set = part.sets()[entry.index->table_set];
@@ -306,6 +307,8 @@ class Stager {
         switch (entry.index->mode) {
           case EntryMode::kSparse:
             return DecodeSparseJob<Unit>(entry, jobs_[i], workers_[worker]);
+          case EntryMode::kGaps:
+            return DecodeGapsJob<Unit>(entry, jobs_[i], workers_[worker]);
           case EntryMode::kDense:
             return DecodeDenseJob<Unit>(entry, jobs_[i], workers_[worker]);
           default:
@@ -381,6 +384,61 @@ class Stager {
       }
     }
     writer.Finish();
+    return true;
+  }
+
+  template <typename Unit>
+  bool DecodeGapsJob(const Entry& entry, Job& job, Worker& worker) {
+    const int log2 = entry.index->tile_log2;
+    const std::size_t first_tile = job.first_unit >> log2;
+    const std::size_t count = (job.unit_count + (std::uint64_t{1} << log2) - 1) >> log2;
+    std::array<GapTile, kTilesPerJob> tiles;
+    std::size_t changed = 0;
+    for (std::size_t k = 0; k < count; ++k) {
+      GapTile& tile = tiles[k];
+      tile.begin = static_cast<std::uint32_t>(k << log2);
+      tile.end = static_cast<std::uint32_t>(std::min<std::uint64_t>((k + 1) << log2, job.unit_count));
+      const auto stream = OpenGapStream(
+          entry.payload.subspan(entry.tile_offsets[first_tile + k], entry.index->tile_bytes[first_tile + k]),
+          tile.end - tile.begin);
+      if (!stream.has_value()) return false;
+      tile.stream = *stream;
+      changed += stream->changed;
+    }
+    if (changed > entry.index->changed) return false;
+    if (changed == 0) return true;
+    // The numbers of changes are known, so they are decoded to where they stay, if one chunk can hold them.
+    StagedChunk chunk;
+    chunk.offsets.resize(changed);
+    chunk.new_units.resize(changed * sizeof(Unit));
+    chunk.old_units.resize(changed * sizeof(Unit));
+    const std::uint8_t* base = BaseUnits(entry, job.first_unit, job.unit_count, worker);
+    std::size_t first = 0;
+    for (GapTile& tile : std::span(tiles).first(count)) {
+      tile.base = base;
+      tile.positions = chunk.offsets.data() + first;
+      tile.new_units = chunk.new_units.data() + first * sizeof(Unit);
+      tile.old_units = chunk.old_units.data() + first * sizeof(Unit);
+      first += tile.stream.changed;
+    }
+    kernels_.decode_gaps(std::span(tiles).first(count), sizeof(Unit));
+    for (const GapTile& tile : std::span(tiles).first(count)) {
+      if (!tile.intact) return false;
+    }
+    if (!entry.map->is_contiguous()) {
+      ChunkWriter<Unit> writer(entry, job, changed);
+      for (std::size_t k = 0; k < changed; ++k) {
+        writer.Add(chunk.offsets[k], LoadUnit<Unit>(chunk.old_units.data(), k),
+                   LoadUnit<Unit>(chunk.new_units.data(), k));
+      }
+      writer.Finish();
+      return true;
+    }
+    chunk.first_unit = entry.map->RunStart(0) + job.first_unit;
+    DigestOfChanges digest;
+    digest.Changes<Unit>(chunk.first_unit, chunk.offsets, chunk.old_units.data(), chunk.new_units.data());
+    job.digest_change = digest.Finish();
+    job.chunks.push_back(std::move(chunk));
     return true;
   }
 

@@ -105,7 +105,7 @@ Result<DeltaFile> DeltaFile::Parse(std::span<const std::uint8_t> bytes) {
     const std::uint64_t size = entry.PayloadBytes();
     file.payloads_.push_back(payload.subspan(offset, size));
     offset += size;
-    if (entry.mode == EntryMode::kWhole) continue;
+    if (!HasTables(entry.mode)) continue;
     if (entry.table_set >= file.sets_.size()) return Damaged("an entry names a table set that is not there");
     if (file.sets_[entry.table_set].dense != (entry.mode == EntryMode::kDense)) {
       return Damaged("an entry names a table set of the other mode");

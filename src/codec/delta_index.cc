@@ -180,7 +180,7 @@ void WriteEntry(const IndexEntry& entry, ByteWriter& out) {
   if (entry.mode == EntryMode::kWhole) {
     out.Varint(entry.whole_bytes);
   } else {
-    out.Varint(entry.table_set);
+    if (HasTables(entry.mode)) out.Varint(entry.table_set);
     if (entry.mode == EntryMode::kSparse) out.U8(static_cast<std::uint8_t>(entry.scale + kScaleBias));
     out.U8(static_cast<std::uint8_t>(entry.tile_log2));
     out.Varint(entry.changed);
@@ -193,7 +193,7 @@ void WriteEntry(const IndexEntry& entry, ByteWriter& out) {
 Result<IndexEntry> ReadEntry(ByteReader& in, std::uint64_t& budget) {
   IndexEntry entry;
   WW_TRY(const std::uint8_t mode, in.U8());
-  if ((mode & ~(kModeMask | kModeHasBox)) != 0 || (mode & kModeMask) > 2) return Damaged("an entry of an unknown mode");
+  if ((mode & ~(kModeMask | kModeHasBox)) != 0) return Damaged("an entry of an unknown mode");
   entry.mode = static_cast<EntryMode>(mode & kModeMask);
   if ((mode & kModeHasBox) != 0) {
     Box box;
@@ -211,7 +211,9 @@ Result<IndexEntry> ReadEntry(ByteReader& in, std::uint64_t& budget) {
     if (entry.whole_bytes > budget) return Damaged("a tensor is longer than the payload");
     budget -= entry.whole_bytes;
   } else {
-    WW_TRY(entry.table_set, LimitedVarint(in, kMaxTableSets, "table sets"));
+    if (HasTables(entry.mode)) {
+      WW_TRY(entry.table_set, LimitedVarint(in, kMaxTableSets, "table sets"));
+    }
     if (entry.mode == EntryMode::kSparse) {
       WW_TRY(const std::uint8_t scale, in.U8());
       entry.scale = scale - kScaleBias;

@@ -25,6 +25,7 @@ struct IndexEntry {
   // Sparse and dense.
   std::size_t table_set = 0;
   int scale = 0;  // sparse only
+  // All but whole.
   int tile_log2 = kMinTileLog2;
   std::uint64_t changed = 0;
   std::vector<std::uint32_t> tile_bytes;  // the length of each tile's stream

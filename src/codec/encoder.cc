@@ -6,6 +6,7 @@
 
 #include "codec/delta_file.h"
 #include "codec/delta_index.h"
+#include "codec/gap_tile.h"
 #include "codec/tile_encoder.h"
 #include "codec/units.h"
 
@@ -124,7 +125,23 @@ class DeltaEncoder {
     return std::move(*best);
   }
 
+  // Gaps mode has no tables: a count is enough, and is quick.
+  void ChooseGaps(std::span<Work> group) {
+    pool_.ParallelFor(group.size(), [&](std::size_t i, std::size_t) {
+      Work& work = group[i];
+      if (!work.source->has_old) {
+        work.coding = Coding{};
+        work.coding->tile_log2 = kWholeTileLog2;
+        return;
+      }
+      const ChangeCount counted = CountChanges(work.source->old_bytes.data(), work.source->new_bytes.data(),
+                                               work.map->unit_count(), work.map->unit_bytes(), thinning_, kernels_);
+      if (counted.changed != 0 || !counted.complete) work.coding = GapsCoding(counted);
+    });
+  }
+
   void ChooseTables(std::span<Work> group) {
+    if (request_.coding == CodingRequest::kGaps) return ChooseGaps(group);
     std::vector<std::optional<SampledEntry>> samples(group.size());
     pool_.ParallelFor(group.size(), [&](std::size_t i, std::size_t) {
       if (group[i].source->has_old && request_.coding != CodingRequest::kWhole) samples[i] = BestSample(group[i]);
@@ -157,7 +174,7 @@ class DeltaEncoder {
     for (Work& work : group) {
       if (!work.coding.has_value()) continue;
       std::shared_ptr<const ExpandedTables> tables;
-      if (work.coding->mode != EntryMode::kWhole) {
+      if (HasTables(work.coding->mode)) {
         TableSet& set = sets_[work.coding->table_set];
         tables = std::make_shared<const ExpandedTables>(set, work.coding->scale);
       }
@@ -196,7 +213,11 @@ class DeltaEncoder {
     }
     for (std::size_t k = 0; k < count; ++k) {
       const std::size_t tile = first_tile + k;
-      if (work.coding->mode != EntryMode::kWhole) {
+      if (work.coding->mode == EntryMode::kGaps) {
+        const std::size_t offset = worker.streams.size();
+        AppendGapStream(worker.encoder.changes(k), unit_bytes, worker.streams);
+        work.streams[tile] = {worker_index, offset, static_cast<std::uint32_t>(worker.streams.size() - offset)};
+      } else if (work.coding->mode != EntryMode::kWhole) {
         const std::span<const std::uint8_t> stream = worker.encoder.stream(k);
         work.streams[tile] = {worker_index, worker.streams.size(), static_cast<std::uint32_t>(stream.size())};
         worker.streams.insert(worker.streams.end(), stream.begin(), stream.end());
@@ -223,8 +244,8 @@ class DeltaEncoder {
     const std::span<const std::uint32_t> changed = changes.positions;
     work.changed[tile] = static_cast<std::uint32_t>(changed.size());
     if (changed.empty()) return;
-    const Order order = work.coding->mode == EntryMode::kWhole ? CandidateRules(SpecOf(work).dtype)[0].order
-                                                               : sets_[work.coding->table_set].rule.order;
+    const Order order = HasTables(work.coding->mode) ? sets_[work.coding->table_set].rule.order
+                                                     : CandidateRules(SpecOf(work).dtype)[0].order;
     const bool keep = request_.keep_old;
     ReplacedUnits replaced;
     if (keep) {
@@ -259,6 +280,14 @@ class DeltaEncoder {
     }
   }
 
+  // Of most modes this is known from the sample. Gaps mode has none, and steps of any size take more than they are.
+  static bool TakesLessWhole(const Work& work) {
+    if (work.coding->mode != EntryMode::kGaps) return false;
+    std::uint64_t bytes = 0;
+    for (const StoredStream& stream : work.streams) bytes += stream.size;
+    return bytes >= work.source->new_bytes.size();
+  }
+
   Result<EncodedDelta> Assemble() {
     EncodedDelta delta;
     delta.reports.resize(works_.size());
@@ -277,7 +306,7 @@ class DeltaEncoder {
       if (report.changed == 0 && work.source->has_old) continue;
       IndexEntry entry;
       entry.tensor = work.source->tensor;
-      entry.mode = work.coding->mode;
+      entry.mode = TakesLessWhole(work) ? EntryMode::kWhole : work.coding->mode;
       if (!work.map->is_whole_tensor()) entry.box = work.source->box;
       entry.before = work.source->before;
       entry.after = report.after;
@@ -295,9 +324,10 @@ class DeltaEncoder {
           const std::span<const std::uint8_t> all = workers_[stream.worker].streams;
           parts.payload.push_back(all.subspan(stream.offset, stream.size));
         }
-        set_used[entry.table_set] = true;
+        if (HasTables(entry.mode)) set_used[entry.table_set] = true;
         report.mode = entry.mode == EntryMode::kDense  ? "dense"
-                      : sets_[entry.table_set].uniform ? "gaps"
+                      : entry.mode == EntryMode::kGaps ? "gaps"
+                      : sets_[entry.table_set].uniform ? "uniform"
                                                        : "conditioned";
       }
       report.payload_bytes = entry.PayloadBytes();
@@ -310,7 +340,7 @@ class DeltaEncoder {
       if (set_used[i]) parts.sets.push_back(sets_[i]);
     }
     for (IndexEntry& entry : parts.index.entries) {
-      if (entry.mode != EntryMode::kWhole) entry.table_set = new_number[entry.table_set];
+      if (HasTables(entry.mode)) entry.table_set = new_number[entry.table_set];
     }
     DescribeStates(parts.index, delta);
     for (Worker& worker : workers_) {

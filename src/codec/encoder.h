@@ -60,7 +60,7 @@ struct EntryReport {
   std::uint64_t changed = 0;
   std::uint64_t single_steps = 0;   // changes to the neighbouring number
   std::uint64_t payload_bytes = 0;  // without the entry's place in the index
-  const char* mode = "unchanged";   // unchanged, conditioned, gaps, dense, whole
+  const char* mode = "unchanged";   // unchanged, conditioned, uniform, gaps, dense, whole
   Digest after;
 };
 

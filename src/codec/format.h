@@ -11,8 +11,10 @@ inline constexpr const char* kIndexEntry = "index";
 inline constexpr const char* kTablesEntry = "tables";
 inline constexpr const char* kPayloadEntry = "payload";
 
-// How an entry is coded in the file. "Conditioned" and "gaps" are both sparse: the table set tells which.
-enum class EntryMode : std::uint8_t { kSparse = 0, kDense = 1, kWhole = 2 };
+// How an entry is coded in the file. "Conditioned" and "uniform" are both sparse: the table set tells which.
+enum class EntryMode : std::uint8_t { kSparse = 0, kDense = 1, kWhole = 2, kGaps = 3 };
+// Whether entries of a mode need a table set.
+constexpr bool HasTables(EntryMode mode) { return mode == EntryMode::kSparse || mode == EntryMode::kDense; }
 
 // Units of a tile: at least and at most, as powers of two.
 inline constexpr int kMinTileLog2 = 8;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "codec/gap_tile.h"
 #include "codec/tables.h"
 
 namespace weightwire {
@@ -51,6 +52,19 @@ struct SparseTile {
   bool intact = false;  // false: the stream is damaged, and the other results mean nothing
 };
 
+// One tile of gaps mode, as the decoder sees it.
+struct GapTile {
+  GapStream stream;
+  const std::uint8_t* base = nullptr;  // the units that positions count from; there are `end`
+  std::uint32_t begin = 0;             // the tile's units
+  std::uint32_t end = 0;
+  std::uint32_t* positions = nullptr;  // room for stream.changed; the changed units, ascending
+  std::uint8_t* new_units = nullptr;   // room for stream.changed units, each
+  std::uint8_t* old_units = nullptr;
+  // Result. False: the stream is damaged, and what was written means nothing.
+  bool intact = false;
+};
+
 // A change on the line of the waiting (locate_changes).
 struct LocatedChange {
   std::uint32_t wait;
@@ -85,6 +99,9 @@ struct Kernels {
   // largest).
   void (*decode_sparse)(std::span<SparseTile> tiles, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,
                         std::size_t times_stride);
+
+  // Decodes tiles of one entry. REQUIRES: their streams were opened (gap_tile.h) for tiles of their sizes.
+  void (*decode_gaps)(std::span<GapTile> tiles, int unit_bytes);
 };
 
 // How many tiles are coded side by side, which hides the latency of the long chain of steps of each.

@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 
 #include "base/bytes.h"
+#include "codec/gap_tile.h"
 #include "codec/kernels.h"
 #include "codec/step_coding.h"
 #include "codec/units.h"
@@ -51,12 +53,29 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
   return sums;
 }
 
+#include "codec/gap_decode-inl.h"
 #include "codec/sparse_decode-inl.h"
 
 void DecodeSparse(std::span<SparseTile> tiles, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,
                   std::size_t) {
   WithUnit(unit_bytes, [&]<typename Unit>() {
     for (SparseTile& tile : tiles) DecodeTile<Unit>(tile, tables, times);
+  });
+}
+
+template <typename Unit>
+void DecodeGapTile(GapTile& tile) {
+  GapCursor cursor;
+  cursor.next = tile.begin;
+  tile.intact = tile.stream.wide ? WalkGaps<std::uint16_t>(tile, cursor) : WalkGaps<std::uint8_t>(tile, cursor);
+  if (!tile.intact) return;
+  TakeOldUnits<Unit>(tile);
+  tile.intact = TakeSteps<Unit>(tile, 0, cursor.at);
+}
+
+void DecodeGaps(std::span<GapTile> tiles, int unit_bytes) {
+  WithUnit(unit_bytes, [&]<typename Unit>() {
+    for (GapTile& tile : tiles) DecodeGapTile<Unit>(tile);
   });
 }
 
@@ -93,8 +112,8 @@ std::uint64_t SumRatesOfWidth(const std::uint8_t* units, std::uint32_t count, in
 }  // namespace
 
 const Kernels* ScalarKernels() {
-  static constexpr Kernels kKernels = {"scalar",      FindChanged, SumRatesOfWidth,
-                                       LocateChanges, DigestWords, DecodeSparse};
+  static constexpr Kernels kKernels = {"scalar",    FindChanged,  SumRatesOfWidth, LocateChanges,
+                                       DigestWords, DecodeSparse, DecodeGaps};
   return &kKernels;
 }
 

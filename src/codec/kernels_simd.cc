@@ -1,7 +1,5 @@
 // The kernels once per instruction set, through highway, and the choice between them.
-// What highway knows beside these would only take time to compile (SSSE3), or has vectors whose size the compiler does
-// not know, which the lanes need (SVE).
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#include "codec/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/kernels_simd.cc"
 #include <hwy/foreach_target.h>
@@ -25,13 +23,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace weightwire {
 namespace HWY_NAMESPACE {
+
+void DecodeGaps(std::span<GapTile> tiles, int unit_bytes);  // gap_kernels_simd.cc
+
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
-const hn::ScalableTag<std::uint8_t> kBytes;
-const hn::ScalableTag<std::uint32_t> kWords;
-const hn::ScalableTag<std::uint64_t> kLongs;
+#include "codec/simd_common-inl.h"
 
 // Units are loaded as bytes: they may lie at any address.
 template <typename Unit>
@@ -40,18 +37,6 @@ HWY_INLINE hn::Vec<hn::ScalableTag<Unit>> LoadUnits(const std::uint8_t* from) {
 }
 
 // --- find_changed ---
-
-// The mask's bits as an integer of exactly its size: through a larger one the compiler goes through memory.
-template <typename Tag, typename Mask>
-HWY_INLINE std::uint64_t MaskBits(Tag tag, Mask mask) {
-  constexpr std::size_t kLanes = hn::MaxLanes(Tag());
-  using Bits = std::conditional_t<
-      (kLanes <= 8), std::uint8_t,
-      std::conditional_t<kLanes == 16, std::uint16_t, std::conditional_t<kLanes == 32, std::uint32_t, std::uint64_t>>>;
-  Bits bits = 0;
-  hn::StoreMaskBits(tag, mask, reinterpret_cast<std::uint8_t*>(&bits));
-  return bits;
-}
 
 // A bit for each of 64 units: set where old and new differ.
 template <typename Unit>
@@ -65,12 +50,6 @@ HWY_INLINE std::uint64_t ChangedMask(const std::uint8_t* old_units, const std::u
     mask |= MaskBits(units, differ) << i;
   }
   return mask;
-}
-
-// std::countr_zero asks first whether there is a bit, and the compiler makes a branch of it. Here any answer will do
-// then.
-HWY_INLINE std::uint32_t LowestBit(std::uint64_t mask) {
-  return static_cast<std::uint32_t>(__builtin_ctzll(mask | (std::uint64_t{1} << 63)));
 }
 
 template <typename Unit>
@@ -142,26 +121,6 @@ HWY_INLINE Bytes Fields(const std::uint8_t* from, int shift, std::uint8_t mask) 
       }
     }
   }
-}
-
-// Running sums over the lanes of a vector: within blocks of four lanes by shifts, then each block's last to the blocks
-// after it.
-using Words = hn::Vec<hn::ScalableTag<std::uint32_t>>;
-HWY_INLINE Words RunningSums(Words v) {
-  v = hn::Add(v, hn::ShiftLeftLanes<1>(kWords, v));
-  v = hn::Add(v, hn::ShiftLeftLanes<2>(kWords, v));
-#if HWY_MAX_BYTES >= 32
-  constexpr std::uint32_t kCount = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
-  const auto lane = hn::Iota(kWords, 0);
-  for (std::uint32_t width = 4; width < kCount; width *= 2) {
-    // Lanes of every second group of `width` get the last lane of the group before.
-    const auto group = hn::And(lane, hn::Set(kWords, ~(2 * width - 1)));
-    const auto last = hn::Add(group, hn::Set(kWords, width - 1));
-    const auto second = hn::Ne(hn::And(lane, hn::Set(kWords, width)), hn::Zero(kWords));
-    v = hn::Add(v, hn::IfThenElseZero(second, hn::TableLookupLanes(v, hn::IndicesFromVec(kWords, last))));
-  }
-#endif
-  return v;
 }
 
 template <typename Unit>
@@ -498,7 +457,8 @@ const Kernels* GetKernels() {
 #else
   constexpr const char* kName = "baseline";
 #endif
-  static constexpr Kernels kKernels = {kName, FindChanged, SumRatesOfWidth, LocateChanges, DigestWords, DecodeSparse};
+  static constexpr Kernels kKernels = {kName,       FindChanged,  SumRatesOfWidth, LocateChanges,
+                                       DigestWords, DecodeSparse, DecodeGaps};
   return &kKernels;
 }
 

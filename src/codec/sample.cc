@@ -41,6 +41,19 @@ void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, st
   sample.units_sampled += count;
 }
 
+// Calls function(first_unit, count) for the pieces that are looked at; whether these are all.
+template <typename Function>
+bool ForEachPiece(std::uint64_t units, std::uint64_t thinning, Function&& function) {
+  const std::uint64_t pieces = (units + kPieceUnits - 1) / kPieceUnits;
+  const std::uint64_t wanted =
+      std::min(pieces, std::max(kLeastUnits / kPieceUnits, (pieces + thinning - 1) / thinning));
+  for (std::uint64_t k = 0; k < wanted; ++k) {
+    const std::uint64_t begin = k * pieces / wanted * kPieceUnits;
+    function(begin, static_cast<std::uint32_t>(std::min(kPieceUnits, units - begin)));
+  }
+  return wanted == pieces;
+}
+
 }  // namespace
 
 void Sample::Add(const Sample& other) {
@@ -69,19 +82,25 @@ Sample TakeSample(const std::uint8_t* old_units, const std::uint8_t* new_units, 
   Sample sample;
   sample.unit_bytes = unit_bytes;
   sample.units = units;
-  const std::uint64_t pieces = (units + kPieceUnits - 1) / kPieceUnits;
-  const std::uint64_t wanted =
-      std::min(pieces, std::max(kLeastUnits / kPieceUnits, (pieces + thinning - 1) / thinning));
-  sample.complete = wanted == pieces;
-  WithUnit(unit_bytes, [&]<typename Unit>() {
-    for (std::uint64_t k = 0; k < wanted; ++k) {
-      const std::uint64_t begin = k * pieces / wanted * kPieceUnits;
+  sample.complete = ForEachPiece(units, thinning, [&](std::uint64_t begin, std::uint32_t count) {
+    WithUnit(unit_bytes, [&]<typename Unit>() {
       const std::uint64_t offset = begin * sizeof(Unit);
-      CountPiece<Unit>(old_units + offset, new_units + offset,
-                       static_cast<std::uint32_t>(std::min(kPieceUnits, units - begin)), rule, kernels, sample);
-    }
+      CountPiece<Unit>(old_units + offset, new_units + offset, count, rule, kernels, sample);
+    });
   });
   return sample;
+}
+
+ChangeCount CountChanges(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint64_t units,
+                         int unit_bytes, std::uint64_t thinning, const Kernels& kernels) {
+  ChangeCount counted;
+  std::array<std::uint16_t, kChunkUnits + 64> changed;
+  counted.complete = ForEachPiece(units, thinning, [&](std::uint64_t begin, std::uint32_t count) {
+    const std::uint64_t offset = begin * static_cast<std::uint64_t>(unit_bytes);
+    counted.units_sampled += count;
+    counted.changed += kernels.find_changed(old_units + offset, new_units + offset, count, unit_bytes, changed.data());
+  });
+  return counted;
 }
 
 }  // namespace weightwire

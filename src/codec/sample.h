@@ -38,6 +38,15 @@ struct Sample {
 // look, and large ones do not need it.
 std::uint64_t SampleThinning(std::uint64_t units_of_request);
 
+// What can be known without a look at the bits themselves.
+struct ChangeCount {
+  std::uint64_t units_sampled = 0;
+  std::uint64_t changed = 0;
+  bool complete = true;
+};
+ChangeCount CountChanges(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint64_t units,
+                         int unit_bytes, std::uint64_t thinning, const Kernels& kernels);
+
 // Counts with the rule's field; `lowest` is not used yet.
 Sample TakeSample(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint64_t units, int unit_bytes,
                   const ClassRule& rule, std::uint64_t thinning, const Kernels& kernels);

@@ -254,12 +254,32 @@ Cost OverfitCost(const Sample& sample, const TableSet& set) {
 // A dense tile has events for all of its units, which take memory however cheap they are.
 constexpr int kMaxDenseTileLog2 = 14;
 
-// Tiles of half a kibibyte to one: small enough to spread over threads, large enough to cost little.
-int TileLog2(Cost cost, std::uint64_t units) {
-  constexpr Cost kTileCost = Cost{1024} * 8 << kCostBits;
+// Tiles of half of so many bytes to all of them: small enough to spread over threads, large enough to cost little.
+constexpr unsigned kTileBytes = 1024;
+constexpr unsigned kGapTileBytes = 2048;
+int TileLog2(Cost cost, std::uint64_t units, unsigned tile_bytes) {
+  const Cost tile_cost = Cost{tile_bytes} * 8 << kCostBits;
   int log2 = kMinTileLog2 + 4;
-  while (log2 < kMaxTileLog2 && (cost << (log2 + 1)) <= kTileCost * units) ++log2;
+  while (log2 < kMaxTileLog2 && (cost << (log2 + 1)) <= tile_cost * units) ++log2;
   return log2;
+}
+
+// The number of the set and the scale, which entries without tables do not have.
+constexpr Cost kNamingCost = Cost{16} << kCostBits;
+
+// At most what an entry takes in gaps mode. Where the gaps lie is not known, so they are taken to be at their worst.
+Cost GapsCost(const Sample& sample) {
+  if (sample.units_sampled == 0) return 0;
+  const std::uint64_t passed = sample.units_sampled - sample.changed;
+  std::uint64_t bytes = std::min(sample.changed + passed / 255, 2 * (sample.changed + passed / 65535));
+  bytes += (sample.changed + 1) / 2;
+  // Magnitudes of bucket b are at most 2^(b / 2 + 1). The short ones end in bucket 5.
+  for (const FieldCounts& field : sample.fields) {
+    for (std::size_t b = 5; b < field.symbols.size(); ++b) bytes += field.symbols[b] * ((b / 2 + 1 + 6) / 7);
+  }
+  const Cost all = Cost{bytes} * sample.units / sample.units_sampled;
+  const Cost heads = 2 * (1 + 2 * all / kGapTileBytes);
+  return (all + heads) << (3 + kCostBits);
 }
 
 // A way to code an entry, and what it costs beside tables that are there anyway.
@@ -282,7 +302,7 @@ class Chooser {
     dense_.reset();
     const bool many = merged.changed * 4 > merged.units_sampled;
     if (Wants(CodingRequest::kConditioned) && rule.bits != 0) conditioned_ = BuildSet(merged, rule, Kind::kConditioned);
-    if (Wants(CodingRequest::kGaps) || (Wants(CodingRequest::kConditioned) && rule.bits == 0)) {
+    if (Wants(CodingRequest::kUniform) || (Wants(CodingRequest::kConditioned) && rule.bits == 0)) {
       uniform_ = BuildSet(merged, rule, Kind::kUniform);
     }
     if (request_ == CodingRequest::kDense || (request_ == CodingRequest::kSmallest && many)) {
@@ -291,24 +311,16 @@ class Chooser {
     shared_index_.fill(std::nullopt);
   }
 
-  Coding Choose(const SampledEntry& entry) {
-    Option best;
-    if (request_ == CodingRequest::kSmallest || request_ == CodingRequest::kWhole) {
-      best.cost = Cost{entry.sample.units} * static_cast<unsigned>(8 * entry.sample.unit_bytes) << kCostBits;
-    }
-    // Uniform first: of two equal ones the faster is taken.
-    Try(entry, uniform_, Kind::kUniform, best);
-    Try(entry, conditioned_, Kind::kConditioned, best);
-    Try(entry, dense_, Kind::kDense, best);
-    WW_CHECK(best.cost != kImpossible);
-    Coding coding;
-    coding.mode = best.mode;
-    coding.scale = best.scale;
-    if (best.mode == EntryMode::kWhole) return coding;
-    coding.tile_log2 = TileLog2(best.cost, std::max<std::uint64_t>(1, entry.sample.units));
-    if (best.mode == EntryMode::kDense) coding.tile_log2 = std::min(coding.tile_log2, kMaxDenseTileLog2);
-    coding.table_set = best.shared.has_value() ? Shared(*best.shared) : Append(best.own);
-    return coding;
+  // Codings of the entries that AddShared was told of.
+  std::vector<Coding> Choose(std::span<const SampledEntry* const> entries) {
+    std::vector<Weighed> weighed;
+    weighed.reserve(entries.size());
+    for (const SampledEntry* entry : entries) weighed.push_back(Weigh(*entry));
+    for (std::size_t kind = 0; kind < shared_index_.size(); ++kind) DropUnlessItPays(kind, weighed);
+    std::vector<Coding> codings;
+    codings.reserve(entries.size());
+    for (std::size_t i = 0; i < entries.size(); ++i) codings.push_back(CodingOf(weighed[i].best, entries[i]->sample));
+    return codings;
   }
 
  private:
@@ -316,15 +328,73 @@ class Chooser {
     return request_ == CodingRequest::kSmallest || request_ == request;
   }
 
-  void Try(const SampledEntry& entry, const std::optional<TableSet>& shared, Kind kind, Option& best) {
+  // The best of all ways, and of those without a shared set.
+  struct Weighed {
+    Option best;
+    Option alone;
+  };
+
+  Weighed Weigh(const SampledEntry& entry) const {
+    Weighed weighed;
+    if (request_ == CodingRequest::kSmallest || request_ == CodingRequest::kWhole) {
+      weighed.alone.cost = Cost{entry.sample.units} * static_cast<unsigned>(8 * entry.sample.unit_bytes) << kCostBits;
+    }
+    if (request_ == CodingRequest::kSmallest && GapsCost(entry.sample) < weighed.alone.cost) {
+      weighed.alone.cost = GapsCost(entry.sample);
+      weighed.alone.mode = EntryMode::kGaps;
+    }
+    weighed.best = weighed.alone;
+    // Uniform first: of two equal ones the faster is taken.
+    Try(entry, uniform_, Kind::kUniform, weighed);
+    Try(entry, conditioned_, Kind::kConditioned, weighed);
+    Try(entry, dense_, Kind::kDense, weighed);
+    WW_CHECK(weighed.best.cost != kImpossible);
+    return weighed;
+  }
+
+  // A shared set is written once for all who use it. If they would do nearly as well without, they do.
+  void DropUnlessItPays(std::size_t kind, std::vector<Weighed>& weighed) const {
+    Cost gain = 0;
+    bool used = false;
+    for (const Weighed& entry : weighed) {
+      if (entry.best.shared != kind) continue;
+      if (entry.alone.cost == kImpossible) return;
+      used = true;
+      gain += entry.alone.cost - entry.best.cost;
+    }
+    if (!used || gain >= TableCost(*SharedSet(kind))) return;
+    for (Weighed& entry : weighed) {
+      if (entry.best.shared == kind) entry.best = entry.alone;
+    }
+  }
+
+  Coding CodingOf(const Option& option, const Sample& sample) {
+    Coding coding;
+    coding.mode = option.mode;
+    coding.scale = option.scale;
+    if (option.mode == EntryMode::kWhole) return coding;
+    const unsigned tile_bytes = option.mode == EntryMode::kGaps ? kGapTileBytes : kTileBytes;
+    coding.tile_log2 = TileLog2(option.cost, std::max<std::uint64_t>(1, sample.units), tile_bytes);
+    if (option.mode == EntryMode::kDense) coding.tile_log2 = std::min(coding.tile_log2, kMaxDenseTileLog2);
+    if (HasTables(option.mode)) {
+      coding.table_set = option.shared.has_value() ? Shared(*option.shared) : Append(option.own);
+    }
+    return coding;
+  }
+
+  void Try(const SampledEntry& entry, const std::optional<TableSet>& shared, Kind kind, Weighed& weighed) const {
     if (!shared.has_value()) return;
     const EntryMode mode = kind == Kind::kDense ? EntryMode::kDense : EntryMode::kSparse;
     const int scale = kind == Kind::kDense ? 0 : BestScale(entry.sample, *shared);
-    const Cost with_shared = CostWith(entry.sample, *shared, scale);
-    if (with_shared < best.cost) best = {with_shared, mode, scale, static_cast<std::size_t>(kind), {}};
+    const Cost with_shared = CostWith(entry.sample, *shared, scale) + kNamingCost;
+    if (with_shared < weighed.best.cost) {
+      weighed.best = {with_shared, mode, scale, static_cast<std::size_t>(kind), {}};
+    }
     TableSet own = BuildSet(entry.sample, entry.rule, kind);
-    const Cost with_own = CostWith(entry.sample, own, 0) + TableCost(own) + OverfitCost(entry.sample, own);
-    if (with_own < best.cost) best = {with_own, mode, 0, std::nullopt, std::move(own)};
+    const Cost with_own =
+        CostWith(entry.sample, own, 0) + kNamingCost + TableCost(own) + OverfitCost(entry.sample, own);
+    if (with_own < weighed.alone.cost) weighed.alone = {with_own, mode, 0, std::nullopt, std::move(own)};
+    if (with_own < weighed.best.cost) weighed.best = weighed.alone;
   }
 
   std::size_t Append(const TableSet& set) {
@@ -336,10 +406,14 @@ class Chooser {
   std::size_t Shared(std::size_t kind) {
     std::optional<std::size_t>& index = shared_index_[kind];
     if (!index.has_value()) {
-      const std::array<const std::optional<TableSet>*, 3> by_kind = {&conditioned_, &uniform_, &dense_};
-      index = Append(**by_kind[kind]);
+      index = Append(*SharedSet(kind));
     }
     return *index;
+  }
+
+  [[nodiscard]] const std::optional<TableSet>& SharedSet(std::size_t kind) const {
+    const std::array<const std::optional<TableSet>*, 3> by_kind = {&conditioned_, &uniform_, &dense_};
+    return *by_kind[kind];
   }
 
   CodingRequest request_;
@@ -397,6 +471,15 @@ std::uint64_t EstimateBits(const SampledEntry& entry) {
   return static_cast<std::uint64_t>((CostWith(entry.sample, set, 0) + TableCost(set)) >> kCostBits);
 }
 
+Coding GapsCoding(const ChangeCount& counted) {
+  // A gap and half a byte for each change; what else there is does not matter for the size of tiles.
+  const Cost cost = Cost{counted.changed} * 12 << kCostBits;
+  Coding coding;
+  coding.mode = EntryMode::kGaps;
+  coding.tile_log2 = TileLog2(cost, std::max<std::uint64_t>(1, counted.units_sampled), kGapTileBytes);
+  return coding;
+}
+
 std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingRequest request,
                                   std::vector<TableSet>& sets) {
   const auto key = [](const SampledEntry& e) {
@@ -412,7 +495,10 @@ std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingR
     merged.unit_bytes = entries[members[0]].sample.unit_bytes;
     for (const std::size_t i : members) merged.Add(entries[i].sample);
     chooser.AddShared(merged, entries[members[0]].rule);
-    for (const std::size_t i : members) codings[i] = chooser.Choose(entries[i]);
+    std::vector<const SampledEntry*> of_group;
+    for (const std::size_t i : members) of_group.push_back(&entries[i]);
+    const std::vector<Coding> chosen = chooser.Choose(of_group);
+    for (std::size_t k = 0; k < members.size(); ++k) codings[members[k]] = chosen[k];
   }
   return codings;
 }

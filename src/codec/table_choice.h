@@ -18,7 +18,8 @@ namespace weightwire {
 enum class CodingRequest : std::uint8_t {
   kSmallest,     // whatever takes the fewest bytes
   kConditioned,  // positions within the classes of the base
-  kGaps,         // positions without a look at the base: applies in O(changed)
+  kGaps,         // bytes, without tables: larger, and applies in O(changed) and fastest
+  kUniform,      // as conditioned, with one rate for all classes
   kDense,        // a symbol for every unit
   kWhole,        // the new bits as they are
 };
@@ -44,7 +45,11 @@ struct SampledEntry {
 // About how many bits the entry takes with tables of its own: for choosing between candidate rules.
 std::uint64_t EstimateBits(const SampledEntry& entry);
 
+// The coding of an entry in gaps mode, which needs no more than a count.
+Coding GapsCoding(const ChangeCount& counted);
+
 // Appends the sets it needs to `sets` and returns a coding for each entry.
+// REQUIRES: request is not kGaps.
 std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingRequest request,
                                   std::vector<TableSet>& sets);
 

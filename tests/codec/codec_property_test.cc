@@ -12,8 +12,8 @@ namespace {
 
 using namespace weightwire::testing;
 
-constexpr CodingRequest kRequests[] = {CodingRequest::kSmallest, CodingRequest::kConditioned, CodingRequest::kGaps,
-                                       CodingRequest::kDense, CodingRequest::kWhole};
+constexpr CodingRequest kRequests[] = {CodingRequest::kSmallest, CodingRequest::kConditioned, CodingRequest::kUniform,
+                                       CodingRequest::kGaps,     CodingRequest::kDense,       CodingRequest::kWhole};
 
 enum class Pattern : std::uint8_t { kNoise, kWeights, kSpecials, kAlternating, kEqual, kLast };
 

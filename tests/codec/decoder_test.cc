@@ -22,7 +22,7 @@ TEST(StageDelta, ChangesInClustersOverflowNoTile) {
       after.tensors[0][2 * unit] ^= 1;
     }
   }
-  for (const CodingRequest coding : {CodingRequest::kConditioned, CodingRequest::kGaps}) {
+  for (const CodingRequest coding : {CodingRequest::kConditioned, CodingRequest::kUniform, CodingRequest::kGaps}) {
     const Bytes file = DeltaBetween(before, after, coding);
     for (const Kernels* kernels : {&BestKernels(), ScalarKernels()}) {
       EXPECT_EQ(MustApply(file, before, *kernels), after);
@@ -35,7 +35,7 @@ TEST(StageDelta, EverythingChangesInAllButAFewTiles) {
   const Model before = ModelOf({{{"t", DType::kBF16, {3'000'000}}, WeightLikeBf16(random, 3'000'000)}});
   Model after = before;
   for (std::size_t unit = 1'000'000; unit < 2'600'000; ++unit) after.tensors[0][2 * unit] ^= 1;
-  for (const CodingRequest coding : {CodingRequest::kConditioned, CodingRequest::kGaps}) {
+  for (const CodingRequest coding : {CodingRequest::kConditioned, CodingRequest::kUniform, CodingRequest::kGaps}) {
     EXPECT_EQ(MustApply(DeltaBetween(before, after, coding), before), after);
   }
 }

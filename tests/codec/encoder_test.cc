@@ -67,6 +67,7 @@ TEST(EncodeDelta, TakesTheModeThatIsAskedFor) {
     return std::string(MustEncode(WholeRequest(before, after, coding)).reports[0].mode);
   };
   EXPECT_EQ(mode(CodingRequest::kConditioned), "conditioned");
+  EXPECT_EQ(mode(CodingRequest::kUniform), "uniform");
   EXPECT_EQ(mode(CodingRequest::kGaps), "gaps");
   EXPECT_EQ(mode(CodingRequest::kDense), "dense");
   EXPECT_EQ(mode(CodingRequest::kWhole), "whole");
@@ -76,16 +77,16 @@ TEST(EncodeDelta, TakesTheSmallestModeOfItself) {
   Random random(4);
   const auto smallest = [&](const Model& before, const Model& after) {
     const std::size_t best = DeltaBetween(before, after).size();
-    for (const CodingRequest coding :
-         {CodingRequest::kConditioned, CodingRequest::kGaps, CodingRequest::kDense, CodingRequest::kWhole}) {
+    for (const CodingRequest coding : {CodingRequest::kConditioned, CodingRequest::kUniform, CodingRequest::kGaps,
+                                       CodingRequest::kDense, CodingRequest::kWhole}) {
       EXPECT_LE(best, DeltaBetween(before, after, coding).size() * 101 / 100 + 16);
     }
     return std::string(MustEncode(WholeRequest(before, after)).reports[0].mode);
   };
   // Small numbers change more often than large ones.
-  const Model weights = ModelOf({Bf16("a", random, 30'000)});
+  const Model weights = ModelOf({Bf16("a", random, 300'000)});
   Model stepped = weights;
-  for (std::size_t i = 0; i < 30'000; ++i) {
+  for (std::size_t i = 0; i < 300'000; ++i) {
     const std::uint16_t bits = LoadU16(stepped.tensors[0].data() + 2 * i);
     const std::uint64_t one_in = std::uint64_t{2} << (((bits >> 7) & 255) - 110);
     if (Below(random, one_in) == 0) StoreU16(stepped.tensors[0].data() + 2 * i, bits ^ 1);
@@ -130,8 +131,8 @@ TEST(EncodeDelta, WidthsOfUnitsMayMix) {
   for (Bytes& tensor : after.tensors) {
     for (std::uint8_t& byte : tensor) byte ^= static_cast<std::uint8_t>(random() & 1);
   }
-  for (const CodingRequest coding : {CodingRequest::kSmallest, CodingRequest::kConditioned, CodingRequest::kGaps,
-                                     CodingRequest::kDense, CodingRequest::kWhole}) {
+  for (const CodingRequest coding : {CodingRequest::kSmallest, CodingRequest::kConditioned, CodingRequest::kUniform,
+                                     CodingRequest::kGaps, CodingRequest::kDense, CodingRequest::kWhole}) {
     EXPECT_EQ(MustApply(DeltaBetween(before, after, coding), before), after);
   }
 }

@@ -65,8 +65,8 @@ class NothingWrong : public ::testing::Test {
     Model wrong = after_;
     accident(wrong);
     ASSERT_NE(wrong, after_) << "the accident changes something";
-    for (const CodingRequest coding : {CodingRequest::kSmallest, CodingRequest::kConditioned, CodingRequest::kGaps,
-                                       CodingRequest::kDense, CodingRequest::kWhole}) {
+    for (const CodingRequest coding : {CodingRequest::kSmallest, CodingRequest::kConditioned, CodingRequest::kUniform,
+                                       CodingRequest::kGaps, CodingRequest::kDense, CodingRequest::kWhole}) {
       EXPECT_EQ(Refused(Forged(wrong, coding), before_), ErrorCode::kCorrupt);
     }
     EXPECT_EQ(MustApply(Forged(after_), before_), after_) << "the forger's own work is not at fault";

@@ -8,31 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "codec/bad_gap_vectors.h"
 #include "codec/models.h"
 #include "codec/open_file.h"
+#include "codec/vector_parts.h"
 
 namespace weightwire::testing {
-
-struct GoodVector {
-  std::string name;
-  Bytes base;      // safetensors
-  Bytes delta;     // safetensors
-  Bytes expected;  // safetensors
-};
-
-struct BadVector {
-  std::string name;  // of its one defect
-  Bytes base;
-  Bytes delta;
-  std::string expected;  // damaged, wrong-base or unsupported
-};
-
-inline Bytes CheckpointOf(const Model& model) {
-  std::vector<TensorView> views;
-  for (std::size_t i = 0; i < model.layout->size(); ++i)
-    views.push_back({model.layout->tensors()[i], model.tensors[i]});
-  return WriteSafetensors(views, {}).value();
-}
 
 // A delta that changes nothing, though it has an entry: two dense tiles whose only symbol is "stays as it is".
 inline Model StillModel() { return ModelOf({{{"t", DType::kU8, {300}}, Bytes(300, 7)}}); }
@@ -62,6 +43,7 @@ class GoodVectors {
     Types();
     Modes();
     Edges();
+    Gaps();
     Boxes();
     Layouts();
     Ties();
@@ -134,12 +116,13 @@ class GoodVectors {
       } else {
         Move(random, width, 25, after.tensors[0]);
       }
-      Add("type_" + Lower(NameOf(dtype)), before, after);
+      Add("type_" + Lower(NameOf(dtype)), before, after, CodingRequest::kConditioned);
     }
   }
 
   void Modes() {
     const std::pair<CodingRequest, const char*> modes[] = {{CodingRequest::kConditioned, "conditioned"},
+                                                           {CodingRequest::kUniform, "uniform"},
                                                            {CodingRequest::kGaps, "gaps"},
                                                            {CodingRequest::kDense, "dense"},
                                                            {CodingRequest::kWhole, "whole"}};
@@ -199,8 +182,8 @@ class GoodVectors {
       }
       const TensorSpec spec{"t", DType::kBF16, {special.size(), special.size()}};
       for (const auto& [coding, name] :
-           {std::pair{CodingRequest::kConditioned, "conditioned"}, std::pair{CodingRequest::kGaps, "gaps"},
-            std::pair{CodingRequest::kDense, "dense"}}) {
+           {std::pair{CodingRequest::kConditioned, "conditioned"}, std::pair{CodingRequest::kUniform, "uniform"},
+            std::pair{CodingRequest::kGaps, "gaps"}, std::pair{CodingRequest::kDense, "dense"}}) {
         Add(std::string("special_numbers_") + name, ModelOf({{spec, from}}), ModelOf({{spec, to}}), coding);
       }
     }
@@ -211,13 +194,14 @@ class GoodVectors {
         after.tensors[0][2 * unit] ^= 1;
       }
       for (std::size_t unit = 4096; unit < 8192; unit += 3) after.tensors[0][2 * unit] ^= 1;
-      Add("tile_boundaries", before, after);
+      Add("tile_boundaries", before, after, CodingRequest::kConditioned);
+      Add("tile_boundaries_gaps", before, after, CodingRequest::kGaps);
     }
     {  // Steps of any size take more than 32 raw bits.
       const Model before = ModelOf({Tensor("t", DType::kU64, {60}, [&](auto b) { Weights(random, 8, b); })});
       Model after = before;
       for (std::size_t at = 0; at < after.tensors[0].size(); at += 16) StoreU64(&after.tensors[0][at], random());
-      Add("raw_bits_above_32_gaps", before, after, CodingRequest::kGaps);
+      Add("raw_bits_above_32_uniform", before, after, CodingRequest::kUniform);
       Add("raw_bits_above_32_dense", before, after, CodingRequest::kDense);
     }
     {  // All changes at the beginning and one at the end: the wait between is longer than the horizon, many times.
@@ -226,13 +210,13 @@ class GoodVectors {
       for (std::size_t unit = 0; unit < 300; ++unit) after.tensors[0][2 * unit] ^= 1;
       after.tensors[0][2 * 3990] ^= 1;
       Add("waits_beyond_the_horizon_conditioned", before, after, CodingRequest::kConditioned);
-      Add("waits_beyond_the_horizon_gaps", before, after, CodingRequest::kGaps);
+      Add("waits_beyond_the_horizon_uniform", before, after, CodingRequest::kUniform);
     }
     {  // Tables made from a sample: a tail for what was not seen.
       const Model before = ModelOf({Tensor("t", DType::kF8E4M3, {40'000}, [&](auto b) { Weights(random, 1, b); })});
       Model after = before;
       Move(random, 1, 200, after.tensors[0]);
-      Add("tables_from_a_sample", before, after);
+      Add("tables_from_a_sample", before, after, CodingRequest::kConditioned);
     }
     {  // Tensors that share tables, with scales of their own, and some that do not.
       Tensors tensors;
@@ -242,7 +226,55 @@ class GoodVectors {
       Model after = before;
       std::uint64_t one_in = 5;
       for (Bytes& tensor : after.tensors) Move(random, tensor.size() == 800 ? 4 : 2, one_in *= 2, tensor);
-      Add("shared_tables", before, after);
+      Add("shared_tables", before, after, CodingRequest::kConditioned);
+    }
+  }
+
+  void Gaps() {
+    Random random(8);
+    {  // Gaps on either side of the longest, once and several times over.
+      const Model before = ModelOf({Tensor("t", DType::kU8, {6000}, [&](auto b) { Weights(random, 1, b); })});
+      Model after = before;
+      std::size_t unit = 0;
+      for (const std::size_t gap : {0, 0, 253, 254, 255, 256, 509, 510, 511, 764, 765, 1, 766, 0}) {
+        after.tensors[0][unit += gap] ^= 1;
+        ++unit;
+      }
+      Add("gaps_around_the_longest", before, after, CodingRequest::kGaps);
+    }
+    {  // The same for wide gaps, which take a large tile.
+      const Model before = ModelOf({Tensor("t", DType::kU8, {131'500}, [](auto) {})});
+      Model after = before;
+      std::size_t unit = 0;
+      for (const std::size_t gap : {65'534, 65'535, 300}) {
+        after.tensors[0][unit += gap] = 9;
+        ++unit;
+      }
+      Add("gaps_around_the_longest_wide", before, after, CodingRequest::kGaps);
+    }
+    {  // Steps on either side of the largest short one, and the largest there are.
+      Bytes from;
+      Bytes to;
+      ByteWriter from_writer(from);
+      ByteWriter to_writer(to);
+      for (const std::uint32_t step : {1u, 2u, 6u, 7u, 8u, 9u, 135u, 136u, 16'000u, 40'000u, 0x7fffffffu}) {
+        from_writer.U32(step);
+        from_writer.U32(0x80000000u);
+        to_writer.U32(0);
+        to_writer.U32(0x80000000u + step);
+      }
+      from_writer.U32(0);
+      to_writer.U32(0xffffffff);
+      from_writer.U32(0xffffffff);
+      to_writer.U32(0);
+      const TensorSpec spec{"t", DType::kU32, {from.size() / 4}};
+      // Units that stay as they are, so that this is not written whole.
+      from.resize(2 * from.size());
+      to.resize(2 * to.size());
+      const TensorSpec longer{"t", DType::kU32, {from.size() / 4}};
+      Add("gaps_with_long_steps", ModelOf({{longer, from}}), ModelOf({{longer, to}}), CodingRequest::kGaps);
+      Add("gaps_that_would_take_more_than_the_tensor", ModelOf({{spec, Bytes(from.size() / 2, 0x55)}}),
+          ModelOf({{spec, Bytes(from.size() / 2, 0xaa)}}), CodingRequest::kGaps);
     }
   }
 
@@ -397,6 +429,7 @@ class BadVectors {
     Indices();
     Entries();
     TablesAndStreams();
+    for (BadVector& bad : BadGapVectors()) vectors_.push_back(std::move(bad));
     BoxesAndLayouts();
     return std::move(vectors_);
   }
@@ -509,7 +542,7 @@ class BadVectors {
     Parts("changed_count_wrong_of_a_dense_entry", kDamaged, [](FileParts& p) { --p.index.entries[1].changed; });
     Parts("changed_count_above_the_units", kDamaged, [](FileParts& p) { p.index.entries[0].changed = 8301; });
     Parts("tensor_beyond_the_layout", kDamaged, [](FileParts& p) { p.index.entries[2].tensor = 5; });
-    Parts("mode_unknown", kDamaged, [](FileParts& p) { p.index.entries[2].mode = static_cast<EntryMode>(3); });
+    Parts("mode_unknown", kDamaged, [](FileParts& p) { p.index.entries[2].mode = static_cast<EntryMode>(8); });
     Parts("tile_size_too_large", kDamaged, [](FileParts& p) { p.index.entries[0].tile_log2 = 19; });
     Parts("tile_size_too_small", kDamaged, [](FileParts& p) { p.index.entries[0].tile_log2 = 7; });
     Parts("tile_size_another", kDamaged, [](FileParts& p) { p.index.entries[0].tile_log2 += 2; });

@@ -110,7 +110,7 @@ TEST(Vectors, AreSmall) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(VectorsDirectory())) {
     if (entry.is_regular_file()) bytes += entry.file_size();
   }
-  EXPECT_LE(bytes, 3u << 19);
+  EXPECT_LE(bytes, 1u << 21);
 }
 
 }  // namespace

@@ -125,7 +125,10 @@ def test_every_type_in_every_mode(tmp_path, mode, share):
     assert report["tensors"] == len(new)
     assert report["tensors_changed"] == sum(old[name] != new[name] for name in new)
     if mode in ("gaps", "dense", "whole"):
-        assert {tensor["mode"] for tensor in report["per_tensor"]} == {mode}
+        modes = {tensor["mode"] for tensor in report["per_tensor"]}
+        # Gaps mode gives way where it would take more than all of the tensor.
+        assert modes <= ({"gaps", "whole"} if mode == "gaps" else {mode})
+        assert mode in modes or share > 0.5
     succeed("apply", tmp_path / "old", tmp_path / "delta", "-o", tmp_path / "out")
     assert read_by_package(tmp_path / "out") == read_by_package(tmp_path / "new")
 

@@ -1,0 +1,46 @@
+// What all files with vectors share. Included by them inside each target's namespace; no include guard on purpose.
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+[[maybe_unused]] const hn::ScalableTag<std::uint8_t> kBytes;
+[[maybe_unused]] const hn::ScalableTag<std::uint32_t> kWords;
+[[maybe_unused]] const hn::ScalableTag<std::uint64_t> kLongs;
+
+using Words = hn::Vec<hn::ScalableTag<std::uint32_t>>;
+
+// The mask's bits as an integer of exactly its size: through a larger one the compiler goes through memory.
+template <typename Tag, typename Mask>
+HWY_INLINE std::uint64_t MaskBits(Tag tag, Mask mask) {
+  constexpr std::size_t kLanes = hn::MaxLanes(Tag());
+  using Bits = std::conditional_t<
+      (kLanes <= 8), std::uint8_t,
+      std::conditional_t<kLanes == 16, std::uint16_t, std::conditional_t<kLanes == 32, std::uint32_t, std::uint64_t>>>;
+  Bits bits = 0;
+  hn::StoreMaskBits(tag, mask, reinterpret_cast<std::uint8_t*>(&bits));
+  return bits;
+}
+
+// std::countr_zero asks first whether there is a bit, and the compiler makes a branch of it. Here any answer will do
+// then.
+HWY_INLINE std::uint32_t LowestBit(std::uint64_t mask) {
+  return static_cast<std::uint32_t>(__builtin_ctzll(mask | (std::uint64_t{1} << 63)));
+}
+
+// Running sums over the lanes of a vector: within blocks of four lanes by shifts, then each block's last to the blocks
+// after it.
+HWY_INLINE Words RunningSums(Words v) {
+  v = hn::Add(v, hn::ShiftLeftLanes<1>(kWords, v));
+  v = hn::Add(v, hn::ShiftLeftLanes<2>(kWords, v));
+#if HWY_MAX_BYTES >= 32
+  constexpr std::uint32_t kCount = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
+  const auto lane = hn::Iota(kWords, 0);
+  for (std::uint32_t width = 4; width < kCount; width *= 2) {
+    // Lanes of every second group of `width` get the last lane of the group before.
+    const auto group = hn::And(lane, hn::Set(kWords, ~(2 * width - 1)));
+    const auto last = hn::Add(group, hn::Set(kWords, width - 1));
+    const auto second = hn::Ne(hn::And(lane, hn::Set(kWords, width)), hn::Zero(kWords));
+    v = hn::Add(v, hn::IfThenElseZero(second, hn::TableLookupLanes(v, hn::IndicesFromVec(kWords, last))));
+  }
+#endif
+  return v;
+}

@@ -1,0 +1,7 @@
+// The instruction sets that kernels are compiled for. Before anything of highway, in every file with vectors.
+//
+// What highway knows beside these would only take time to compile (SSSE3), or has vectors whose size the compiler does
+// not know, which the lanes need (SVE).
+#pragma once
+
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
