@@ -19,11 +19,18 @@ void Scatter(std::span<const StagedChunk> chunks, int unit_bytes, std::vector<st
       const std::uint8_t* from = (chunk.*units).data();
       const std::size_t count = chunk.offsets.size();
       const std::uint32_t* offsets = chunk.offsets.data();
-      // The target is touched here and there only: ask for its cache lines a while before they are written.
-      constexpr std::size_t kAhead = 24;
-      for (std::size_t k = 0; k < count; ++k) {
-        __builtin_prefetch(to + std::size_t{offsets[std::min(k + kAhead, count - 1)]} * sizeof(Unit), 1);
-        StoreUnit<Unit>(to, offsets[k], LoadUnit<Unit>(from, k));
+      // The target is touched here and there only: ask for the cache lines of a hundred units or so, then write the
+      // hundred before. To ask for one and write one in turn is slower, and so is asking for lines to write, which
+      // waits where asking for them into the second level does not.
+      constexpr std::size_t kAskedAtOnce = 128;
+      for (std::size_t asked = 0; asked < count + kAskedAtOnce; asked += kAskedAtOnce) {
+        for (std::size_t k = asked; k < std::min(asked + kAskedAtOnce, count); ++k) {
+          __builtin_prefetch(to + std::size_t{offsets[k]} * sizeof(Unit), 0, 2);
+        }
+        if (asked == 0) continue;
+        for (std::size_t k = asked - kAskedAtOnce; k < std::min(asked, count); ++k) {
+          StoreUnit<Unit>(to, offsets[k], LoadUnit<Unit>(from, k));
+        }
       }
     }
   });
