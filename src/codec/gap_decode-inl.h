@@ -43,11 +43,14 @@ bool TakeStep(const GapTile& tile, std::uint32_t k, std::size_t& at) {
   return true;
 }
 
+// The old bits of changes that have their positions.
 template <typename Unit>
-void TakeOldUnits(const GapTile& tile) {
-  for (std::uint32_t k = 0; k < tile.stream.changed; ++k) {
-    StoreUnit<Unit>(tile.old_units, k, LoadUnit<Unit>(tile.base, tile.positions[k]));
-  }
+void TakeOldUnits(const GapTile& tile, std::uint32_t begin, std::uint32_t end) {
+  // Out of the tile first: the compiler must assume that bytes which are written are those of a pointer in it.
+  const std::uint8_t* const base = tile.base;
+  const std::uint32_t* const positions = tile.positions;
+  std::uint8_t* const old_units = tile.old_units;
+  for (std::uint32_t k = begin; k < end; ++k) StoreUnit<Unit>(old_units, k, LoadUnit<Unit>(base, positions[k]));
 }
 
 // The new bits from change k on, whose varints begin at `at`; false if the stream does not end where it should.

@@ -1,7 +1,8 @@
 // The kernel of gaps mode once per instruction set, through highway; kernels_simd.cc chooses.
 //
-// Positions are running sums over the gaps. They are found for a whole tile, and its lines of the base are asked for,
-// before the steps of the tile before are taken: so the base, of which only a part is touched, is on its way meanwhile.
+// Positions are running sums over the gaps. They are found for a hundred changes or so, and their lines of the base are
+// asked for, before the old bits of the hundred before are taken. So the base, of which only a part is touched, is on
+// its way meanwhile. (Asking and taking in turn, change by change, is slower by a third.)
 #include "codec/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/gap_kernels_simd.cc"
@@ -9,6 +10,7 @@
 // After foreach_target.h, as highway demands.
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <limits>
 #include <span>
 #include <type_traits>
@@ -28,7 +30,16 @@ namespace {
 #include "codec/gap_decode-inl.h"
 #include "codec/simd_common-inl.h"
 
-// As WalkGaps, as far as whole vectors go.
+// Changes whose lines of the base are asked for at once.
+constexpr std::uint32_t kAskedAtOnce = 128;
+
+// Asks for the line of a unit. Into the second level: the first is too small, and would be waited for.
+template <typename Unit>
+HWY_INLINE void AskFor(const GapTile& tile, std::uint32_t position) {
+  __builtin_prefetch(tile.base + std::size_t{position} * sizeof(Unit), 0, 2);
+}
+
+// As WalkGaps, for kAskedAtOnce changes or as far as whole vectors go; asks for their lines.
 template <typename Unit, typename Gap>
 bool WalkGapVectors(const GapTile& tile, GapCursor& cursor) {
   constexpr std::uint32_t kCount = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
@@ -37,7 +48,9 @@ bool WalkGapVectors(const GapTile& tile, GapCursor& cursor) {
   const std::uint8_t* const gaps = tile.stream.rest.data();
   const std::size_t gap_bytes = tile.stream.rest.size();
   // Whole vectors are stored, so there must be room for one more. It may hold fewer changes than lanes.
-  while (tile.stream.changed - cursor.found >= kCount && gap_bytes - cursor.at >= kCount * sizeof(Gap)) {
+  const std::uint32_t until = std::min(cursor.found + kAskedAtOnce, tile.stream.changed);
+  while (cursor.found < until && tile.stream.changed - cursor.found >= kCount &&
+         gap_bytes - cursor.at >= kCount * sizeof(Gap)) {
     const auto gap = hn::PromoteTo(kWords, hn::BitCast(gaps_tag, hn::LoadU(gap_bytes_tag, gaps + cursor.at)));
     const auto changes = hn::Ne(gap, hn::Set(kWords, kLongestGap<Gap>));
     const auto passed = hn::Add(gap, hn::IfThenElseZero(changes, hn::Set(kWords, 1)));
@@ -46,10 +59,7 @@ bool WalkGapVectors(const GapTile& tile, GapCursor& cursor) {
     if (next > tile.end) return false;
     std::uint32_t* to = tile.positions + cursor.found;
     hn::StoreU(hn::Compress(hn::Sub(after, hn::Set(kWords, 1)), changes), kWords, to);
-    // Into the second level: the first is too small for what a tile touches, and would be waited for.
-    for (std::uint32_t k = 0; k < kCount; ++k) {
-      __builtin_prefetch(tile.base + std::size_t{to[k]} * sizeof(Unit), 0, 2);
-    }
+    for (std::uint32_t k = 0; k < kCount; ++k) AskFor<Unit>(tile, to[k]);
     cursor.found += static_cast<std::uint32_t>(hn::CountTrue(kWords, changes));
     cursor.next = next;
     cursor.at += kCount * sizeof(Gap);
@@ -96,35 +106,55 @@ bool TakeStepVectors(const GapTile& tile, std::size_t at) {
   return TakeSteps<Unit>(tile, k, at);
 }
 
+// The next positions of a tile, kAskedAtOnce or as many as there are.
+template <typename Unit, typename Gap>
+bool FindPositions(const GapTile& tile, GapCursor& cursor) {
+  const std::uint32_t before = cursor.found;
+  if (!WalkGapVectors<Unit, Gap>(tile, cursor)) return false;
+  if (cursor.found - before >= kAskedAtOnce) return true;
+  const std::uint32_t by_vectors = cursor.found;
+  if (!WalkGaps<Gap>(tile, cursor)) return false;
+  for (std::uint32_t k = by_vectors; k < cursor.found; ++k) AskFor<Unit>(tile, tile.positions[k]);
+  return true;
+}
+
+// Changes that have their positions, and wait for their lines of the base.
+struct WaitingChanges {
+  GapTile* tile = nullptr;
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+  std::size_t at = 0;  // where the gaps end, once all are read
+};
+
 template <typename Unit>
-bool FindGapPositions(const GapTile& tile, GapCursor& cursor) {
-  cursor.next = tile.begin;
-  return tile.stream.wide ? WalkGapVectors<Unit, std::uint16_t>(tile, cursor) && WalkGaps<std::uint16_t>(tile, cursor)
-                          : WalkGapVectors<Unit, std::uint8_t>(tile, cursor) && WalkGaps<std::uint8_t>(tile, cursor);
+void TakeWaiting(const WaitingChanges& waiting) {
+  if (waiting.tile == nullptr) return;
+  TakeOldUnits<Unit>(*waiting.tile, waiting.begin, waiting.end);
+  if (waiting.end != waiting.tile->stream.changed) return;
+  if constexpr (sizeof(Unit) == 8) {
+    waiting.tile->intact = TakeSteps<Unit>(*waiting.tile, 0, waiting.at);  // too few to a vector to be worth it
+  } else {
+    waiting.tile->intact = TakeStepVectors<Unit>(*waiting.tile, waiting.at);
+  }
 }
 
 template <typename Unit>
 void DecodeGapTiles(std::span<GapTile> tiles) {
-  GapTile* waiting = nullptr;  // has its positions, and waits for its base
-  std::size_t waiting_at = 0;
-  const auto finish = [&] {
-    if (waiting == nullptr) return;
-    TakeOldUnits<Unit>(*waiting);
-    if constexpr (sizeof(Unit) == 8) {
-      waiting->intact = TakeSteps<Unit>(*waiting, 0, waiting_at);  // too few to a vector to be worth it
-    } else {
-      waiting->intact = TakeStepVectors<Unit>(*waiting, waiting_at);
-    }
-  };
+  WaitingChanges waiting;
   for (GapTile& tile : tiles) {
-    GapCursor cursor;
     tile.intact = false;
-    const bool found = FindGapPositions<Unit>(tile, cursor);
-    finish();
-    waiting = found ? &tile : nullptr;
-    waiting_at = cursor.at;
+    GapCursor cursor;
+    cursor.next = tile.begin;
+    bool found = true;
+    do {
+      const std::uint32_t begin = cursor.found;
+      found = tile.stream.wide ? FindPositions<Unit, std::uint16_t>(tile, cursor)
+                               : FindPositions<Unit, std::uint8_t>(tile, cursor);
+      TakeWaiting<Unit>(waiting);
+      waiting = {found ? &tile : nullptr, begin, cursor.found, cursor.at};
+    } while (found && cursor.found < tile.stream.changed);
   }
-  finish();
+  TakeWaiting<Unit>(waiting);
 }
 
 }  // namespace

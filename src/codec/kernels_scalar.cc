@@ -69,7 +69,7 @@ void DecodeGapTile(GapTile& tile) {
   cursor.next = tile.begin;
   tile.intact = tile.stream.wide ? WalkGaps<std::uint16_t>(tile, cursor) : WalkGaps<std::uint8_t>(tile, cursor);
   if (!tile.intact) return;
-  TakeOldUnits<Unit>(tile);
+  TakeOldUnits<Unit>(tile, 0, tile.stream.changed);
   tile.intact = TakeSteps<Unit>(tile, 0, cursor.at);
 }
 
