@@ -155,7 +155,7 @@ Result<std::vector<ObjectInfo>> HfHubStore::ParseEntries(std::string_view text) 
 }
 
 Result<ObjectInfo> HfHubStore::DoStat(std::string_view key) {
-  const std::string body = nlohmann::json{{"paths", {FullKey(key)}}}.dump();
+  const std::string body = nlohmann::json{{"paths", nlohmann::json::array({FullKey(key)})}}.dump();
   HttpRequest request;
   request.method = "POST";
   request.url = fmt::format("{}/api/buckets/{}/paths-info", options_.endpoint, options_.bucket);

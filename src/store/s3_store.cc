@@ -422,6 +422,7 @@ Status S3Store::ListFlat(std::string_view prefix, std::string_view start_after, 
     WW_TRY(const HttpAnswer answer, Send(request));
     if (answer.status != 200) return Refusal(request, answer);
     WW_TRY(const S3Page page, ParseS3Page(answer.BodyText()));
+    const std::string before_page = after;
     for (const ObjectInfo& object : page.objects) {
       // Each must come after the last, or we would go in circles, or show keys twice.
       if (!after.empty() && object.key <= after) continue;
@@ -432,7 +433,7 @@ Status S3Store::ListFlat(std::string_view prefix, std::string_view start_after, 
       if (found->size() == limit) return Ok();
     }
     if (!page.truncated) return Ok();
-    if (page.objects.empty() || page.objects.back().key != after) {
+    if (after == before_page) {
       return Error(ErrorCode::kCorrupt, fmt::format("cannot list {}: the store's pages do not go on", Name()));
     }
   }
