@@ -117,6 +117,10 @@ class FileSystem {
   // Where a link leads, as it says.
   virtual Result<std::string> ReadLink(const Path& path) = 0;
 
+  // Changes whenever the machine starts: what was written under the same one has not been lost by a power failure
+  // since. Empty when there is no telling.
+  virtual std::string BootId() = 0;
+
   // --- effects ---
 
   virtual Result<std::unique_ptr<UpdateMap>> MapForUpdate(const Path& path) = 0;

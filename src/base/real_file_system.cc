@@ -144,6 +144,15 @@ Result<std::string> RealFileSystem::ReadLink(const Path& path) {
   return std::string(target.data(), static_cast<std::size_t>(size));
 }
 
+std::string RealFileSystem::BootId() {
+  // 36 characters and a line feed. Files of /proc have no size, so Read() is of no use.
+  constexpr std::size_t kIdBytes = 36;
+  const auto file = File::OpenForRead("/proc/sys/kernel/random/boot_id");
+  std::string id(kIdBytes, '\0');
+  if (!file.ok() || !file.value().ReadAt(0, {reinterpret_cast<std::uint8_t*>(id.data()), id.size()}).ok()) return "";
+  return id;
+}
+
 Result<std::unique_ptr<UpdateMap>> RealFileSystem::MapForUpdate(const Path& path) {
   WW_TRY(File file, File::OpenForUpdate(path, Links::kRefuse));
   WW_TRY(const std::uint64_t size, file.size());

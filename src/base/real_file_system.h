@@ -5,7 +5,7 @@
 
 namespace weightwire {
 
-// Has no state of its own; as many as one likes.
+// Has no state: as many as one likes, and what it gives out may outlive it.
 class RealFileSystem final : public FileSystem {
  public:
   Result<std::optional<FileInfo>> Stat(const Path& path) override;
@@ -13,6 +13,7 @@ class RealFileSystem final : public FileSystem {
   Result<std::vector<std::string>> List(const Path& directory) override;
   Result<std::unique_ptr<FileMap>> Map(const Path& path) override;
   Result<std::string> ReadLink(const Path& path) override;
+  std::string BootId() override;
 
   Result<std::unique_ptr<UpdateMap>> MapForUpdate(const Path& path) override;
   Result<std::unique_ptr<NewFile>> Create(const Path& path) override;

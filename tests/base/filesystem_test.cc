@@ -161,6 +161,11 @@ TEST_P(FileSystemTest, LinksAreReadThroughButNotWrittenThrough) {
   EXPECT_EQ(Get("d/a"), "text");
 }
 
+TEST_P(FileSystemTest, TheBootIsNamed) {
+  EXPECT_NE(files_->BootId(), "");
+  EXPECT_EQ(files_->BootId(), files_->BootId());
+}
+
 TEST_P(FileSystemTest, LocksNeverWait) {
   EXPECT_EQ(files_->Lock(root_ / "lock", LockMode::kShared).error().code(), ErrorCode::kNotFound);
   {

@@ -363,6 +363,8 @@ Result<std::string> SimFileSystem::ReadLink(const Path& path) {
   return place.node->target;
 }
 
+std::string SimFileSystem::BootId() { return fmt::format("boot-{}", boot_); }
+
 Result<std::unique_ptr<UpdateMap>> SimFileSystem::MapForUpdate(const Path& path) {
   WW_TRY(SimDisk::NodePtr node, FindFile(path, false));
   WW_RETURN_IF_ERROR(Ask("map", path));

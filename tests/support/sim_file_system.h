@@ -89,6 +89,7 @@ class SimFileSystem final : public FileSystem {
   Result<std::vector<std::string>> List(const Path& directory) override;
   Result<std::unique_ptr<FileMap>> Map(const Path& path) override;
   Result<std::string> ReadLink(const Path& path) override;
+  std::string BootId() override;
 
   Result<std::unique_ptr<UpdateMap>> MapForUpdate(const Path& path) override;
   Result<std::unique_ptr<NewFile>> Create(const Path& path) override;
