@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <map>
 #include <set>
-#include <system_error>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "base/real_file_system.h"
 #include "tensor/json.h"
 #include "tensor/shard_index.h"
 
@@ -22,9 +23,13 @@ bool SameBits(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) 
   return a.data() == b.data() || a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-CheckpointFile Describe(std::string name, const SafetensorsView& view) {
-  CheckpointFile file{.name = std::move(name), .metadata = view.metadata(), .tensors = {}};
-  for (const TensorView& tensor : view.tensors()) file.tensors.push_back(tensor.spec.name);
+CheckpointFile Describe(std::string name, const SafetensorsView& view, std::span<const std::uint8_t> bytes) {
+  CheckpointFile file{
+      .name = std::move(name), .metadata = view.metadata(), .tensors = {}, .size_bytes = bytes.size(), .offsets = {}};
+  for (const TensorView& tensor : view.tensors()) {
+    file.tensors.push_back(tensor.spec.name);
+    file.offsets.push_back(static_cast<std::uint64_t>(tensor.bytes.data() - bytes.data()));
+  }
   return file;
 }
 
@@ -72,24 +77,37 @@ Status CheckShards(const WeightMap& weight_map, const std::vector<CheckpointFile
   return Ok();
 }
 
-bool IsFile(const std::filesystem::path& path) {
-  std::error_code ignored;  // what cannot be looked at cannot be opened either, and that error will say why
-  return std::filesystem::is_regular_file(path, ignored);
+// The file, or nothing when there is none; a link that leads nowhere is none.
+Result<std::unique_ptr<FileMap>> MapIfThere(FileSystem& files, const std::filesystem::path& path) {
+  auto map = files.Map(path);
+  if (map.ok() || map.error().code() != ErrorCode::kNotFound) return map;
+  return std::unique_ptr<FileMap>();
+}
+
+Result<bool> IsDirectory(FileSystem& files, const std::filesystem::path& path) {
+  WW_TRY(const std::optional<FileInfo> info, files.Stat(path));
+  if (!info.has_value() || info->kind != FileKind::kLink) return info.has_value() && info->kind == FileKind::kDirectory;
+  return files.List(path).ok();
 }
 
 }  // namespace
 
 Result<Checkpoint> Checkpoint::Open(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored) ? OpenDirectory(path) : OpenFile(path);
+  RealFileSystem files;
+  return Open(files, path);
 }
 
-Result<Checkpoint> Checkpoint::OpenFile(const std::filesystem::path& path) {
-  WW_TRY(MappedFile map, MappedFile::Open(path));
-  const auto view = SafetensorsView::Parse(map.bytes());
+Result<Checkpoint> Checkpoint::Open(FileSystem& files, const std::filesystem::path& path) {
+  WW_TRY(const bool is_directory, IsDirectory(files, path));
+  return is_directory ? OpenDirectory(files, path) : OpenFile(files, path);
+}
+
+Result<Checkpoint> Checkpoint::OpenFile(FileSystem& files, const std::filesystem::path& path) {
+  WW_TRY(std::unique_ptr<FileMap> map, files.Map(path));
+  const auto view = SafetensorsView::Parse(map->bytes());
   if (!view.ok()) return view.error().In(path.string());
   auto storage = std::make_shared<Storage>();
-  storage->files.push_back(Describe(path.filename().string(), view.value()));
+  storage->files.push_back(Describe(path.filename().string(), view.value(), map->bytes()));
   storage->maps.push_back(std::move(map));
   auto aliases = RecordedAliases(storage->files);
   if (!aliases.ok()) return aliases.error().In(path.string());
@@ -98,31 +116,36 @@ Result<Checkpoint> Checkpoint::OpenFile(const std::filesystem::path& path) {
   return checkpoint;
 }
 
-Result<Checkpoint> Checkpoint::OpenDirectory(const std::filesystem::path& directory) {
+Result<Checkpoint> Checkpoint::OpenDirectory(FileSystem& files, const std::filesystem::path& directory) {
   auto storage = std::make_shared<Storage>();
   storage->directory = directory;
   WeightMap weight_map;
-  std::set<std::string> names;
-  if (IsFile(directory / kSingleFileName)) {
-    names.insert(kSingleFileName);
-  } else if (IsFile(directory / kIndexFileName)) {
-    storage->has_index = true;
-    WW_TRY(const MappedFile index, MappedFile::Open(directory / kIndexFileName));
-    auto parsed = ParseShardIndex({reinterpret_cast<const char*>(index.bytes().data()), index.bytes().size()});
-    if (!parsed.ok()) return parsed.error().In(index.path().string());
-    weight_map = std::move(parsed).value();
-    for (const auto& [tensor, file] : weight_map) names.insert(file);
+  std::map<std::string, std::unique_ptr<FileMap>> maps;
+  WW_TRY(std::unique_ptr<FileMap> single, MapIfThere(files, directory / kSingleFileName));
+  if (single != nullptr) {
+    maps.emplace(kSingleFileName, std::move(single));
   } else {
-    return Error(ErrorCode::kNotFound, fmt::format("{} is not a checkpoint: it holds neither {} nor {}",
-                                                   directory.string(), kSingleFileName, kIndexFileName));
+    WW_TRY(const std::unique_ptr<FileMap> index, MapIfThere(files, directory / kIndexFileName));
+    if (index == nullptr) {
+      return Error(ErrorCode::kNotFound, fmt::format("{} is not a checkpoint: it holds neither {} nor {}",
+                                                     directory.string(), kSingleFileName, kIndexFileName));
+    }
+    storage->has_index = true;
+    auto parsed = ParseShardIndex({reinterpret_cast<const char*>(index->bytes().data()), index->bytes().size()});
+    if (!parsed.ok()) return parsed.error().In((directory / kIndexFileName).string());
+    weight_map = std::move(parsed).value();
+    for (const auto& [tensor, file] : weight_map) {
+      if (maps.contains(file)) continue;
+      WW_TRY(std::unique_ptr<FileMap> map, files.Map(directory / file));
+      maps.emplace(file, std::move(map));
+    }
   }
 
   std::vector<TensorView> tensors;
-  for (const std::string& name : names) {
-    WW_TRY(MappedFile map, MappedFile::Open(directory / name));
-    const auto view = SafetensorsView::Parse(map.bytes());
-    if (!view.ok()) return view.error().In(map.path().string());
-    storage->files.push_back(Describe(name, view.value()));
+  for (auto& [name, map] : maps) {
+    const auto view = SafetensorsView::Parse(map->bytes());
+    if (!view.ok()) return view.error().In((directory / name).string());
+    storage->files.push_back(Describe(name, view.value(), map->bytes()));
     storage->maps.push_back(std::move(map));
     tensors.insert(tensors.end(), view.value().tensors().begin(), view.value().tensors().end());
   }
@@ -149,7 +172,8 @@ Result<Checkpoint> Checkpoint::FromMemory(std::vector<OwnedTensor> tensors, Alia
     specs.push_back(tensor.spec);
   }
   SortForFile(specs);
-  CheckpointFile file{.name = kSingleFileName, .metadata = {aliases.begin(), aliases.end()}, .tensors = {}};
+  CheckpointFile file{
+      .name = kSingleFileName, .metadata = {aliases.begin(), aliases.end()}, .tensors = {}, .offsets = {}};
   for (TensorSpec& spec : specs) file.tensors.push_back(std::move(spec.name));
   storage->files.push_back(std::move(file));
   return Assemble(std::move(storage), views, std::move(aliases));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/filesystem.h"
 #include "base/result.h"
 #include "tensor/layout.h"
 #include "tensor/safetensors.h"
@@ -26,11 +27,14 @@ struct CheckpointFile {
   std::string name;  // within the directory
   Metadata metadata;
   std::vector<std::string> tensors;  // in the order of the data
+  // Of the file itself, when there is one: its size, and where the data of each tensor begins.
+  std::uint64_t size_bytes = 0;
+  std::vector<std::uint64_t> offsets;
 };
 
 // Immutable, and cheap to copy: copies share the data. Safe to share between threads.
 //
-// The files must stay as they are meanwhile (see MappedFile).
+// The files must stay as long as they are meanwhile (see FileMap).
 class Checkpoint {
  public:
   // `path` is a safetensors file, or a directory with model.safetensors, or with model.safetensors.index.json and the
@@ -40,6 +44,8 @@ class Checkpoint {
   // Tied weights: safetensors' save_model keeps one name and records the others in the file's metadata. A metadata key
   // that is no tensor of the checkpoint and whose value is one becomes an alias of the layout. Equal data is no tie.
   static Result<Checkpoint> Open(const std::filesystem::path& path);
+  // The same on another file system than this machine's, which must outlive the checkpoint.
+  static Result<Checkpoint> Open(FileSystem& files, const std::filesystem::path& path);
 
   // As if opened from one file, named model.safetensors.
   static Result<Checkpoint> FromMemory(std::vector<OwnedTensor> tensors, Aliases aliases = {});
@@ -69,7 +75,7 @@ class Checkpoint {
 
  private:
   struct Storage {
-    std::vector<MappedFile> maps;
+    std::vector<std::unique_ptr<FileMap>> maps;
     std::vector<OwnedTensor> owned;
     std::vector<CheckpointFile> files;
     std::filesystem::path directory;
@@ -78,8 +84,8 @@ class Checkpoint {
   };
 
   Checkpoint() = default;
-  static Result<Checkpoint> OpenFile(const std::filesystem::path& path);
-  static Result<Checkpoint> OpenDirectory(const std::filesystem::path& directory);
+  static Result<Checkpoint> OpenFile(FileSystem& files, const std::filesystem::path& path);
+  static Result<Checkpoint> OpenDirectory(FileSystem& files, const std::filesystem::path& directory);
   static Result<Checkpoint> Assemble(std::shared_ptr<Storage> storage, const std::vector<TensorView>& tensors,
                                      Aliases aliases);
 
