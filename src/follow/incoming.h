@@ -1,0 +1,54 @@
+// Files of a checkpoint on their way into a mirror: written into a folder beside it, in any order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/filesystem.h"
+#include "base/result.h"
+#include "log/anchor.h"
+
+namespace weightwire {
+
+// Files that could run as code (spec/PROTOCOL.md, "Anchors") are passed over unless asked for.
+//
+// Thread safety: one thread at a time.
+class IncomingFiles {
+ public:
+  // Empties the folder, makes it anew, and checks the names: as spec/PROTOCOL.md, "Anchors", says, none twice, none a
+  // folder of another.
+  static Result<std::unique_ptr<IncomingFiles>> Begin(FileSystem& files, const FileSystem::Path& folder,
+                                                      std::span<const AnchorFile> anchor, bool carry_code);
+
+  // Without what is passed over.
+  [[nodiscard]] std::vector<std::string> names() const;
+
+  // Bytes of a file, by its index in the anchor. What is written last counts.
+  Status WriteAt(std::size_t file, std::uint64_t offset, std::span<const std::uint8_t> bytes);
+  // Returns once all files and their names are on the disk.
+  Status Finish(bool sync);
+
+ private:
+  struct Incoming {
+    std::string name;
+    std::uint64_t size_bytes = 0;
+    bool passed_over = false;
+    bool created = false;
+    std::unique_ptr<NewFile> open;  // between its creation and a sync
+  };
+
+  IncomingFiles(FileSystem& files, FileSystem::Path folder) : files_(files), folder_(std::move(folder)) {}
+
+  Status Create(Incoming& file);
+  Status CloseAll(bool sync);
+
+  FileSystem& files_;
+  FileSystem::Path folder_;
+  std::vector<Incoming> incoming_;
+  std::size_t open_count_ = 0;
+};
+
+}  // namespace weightwire
