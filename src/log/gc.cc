@@ -36,8 +36,8 @@ GcStep Worked(std::string text) { return {GcStep::What::kWorked, {}, std::move(t
 
 }  // namespace
 
-Collector::Collector(const Run& run, const GcOptions& options, Random& random)
-    : run_(run), options_(options), mark_id_(NewId(random)) {
+Collector::Collector(Run run, const GcOptions& options, Random& random)
+    : run_(std::move(run)), options_(options), mark_id_(NewId(random)) {
   WW_CHECK(CheckPolicy(options.policy).ok());
 }
 

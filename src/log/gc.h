@@ -65,7 +65,7 @@ struct GcProgress {
 class Collector {
  public:
   // REQUIRES: CheckPolicy(options.policy).ok().
-  Collector(const Run& run, const GcOptions& options, Random& random);
+  Collector(Run run, const GcOptions& options, Random& random);
 
   // Does one small thing: a request or a few. After an error nothing is lost: calling again tries that thing again.
   Result<GcStep> Step();

@@ -16,7 +16,7 @@ namespace weightwire {
 struct Id {
   std::array<std::uint8_t, 16> bytes{};
 
-  auto operator<=>(const Id&) const = default;
+  auto operator<=>(const Id&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 sees a 0 in it
 };
 
 [[nodiscard]] Id NewId(Random& random);

@@ -25,7 +25,7 @@ struct AnchorName {
   Version version = 0;
   Id id;
 
-  auto operator<=>(const AnchorName&) const = default;
+  auto operator<=>(const AnchorName&) const = default;  // NOLINT(modernize-use-nullptr): as in id.h
 };
 
 [[nodiscard]] std::string RecordKey(Version version);

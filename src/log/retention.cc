@@ -68,11 +68,11 @@ Kept ChooseKept(const SurveyedVersions& versions, std::span<const SurveyedAnchor
   std::set<Version> keep;
   Kept kept;
   // Those before the newest version's chain lead to it no more; they are a second choice for a run just rebased.
-  for (auto version = usable.rbegin(); version != usable.rend(); ++version) {
-    const bool leads = *version >= versions.chains.front();
+  for (const Version version : std::vector<Version>(usable.rbegin(), usable.rend())) {
+    const bool leads = version >= versions.chains.front();
     if (keep.size() >= (leads ? policy.anchors : kMinKeptAnchors)) break;
-    keep.insert(*version);
-    if (leads) kept.deltas_after = *version;
+    keep.insert(version);
+    if (leads) kept.deltas_after = version;
   }
   if (kept.deltas_after.has_value()) {
     for (const Version base : BasesOfWanted(versions, usable, policy)) {

@@ -238,6 +238,7 @@ Status Run::RemoveLease(const Id& follower) const { return store_->Remove(LeaseK
 Result<std::vector<Mark>> Run::ReadMarks() const {
   WW_TRY(auto known, ReadMarksWithTimes());
   std::vector<Mark> marks;
+  marks.reserve(known.size());
   for (KnownMark& mark : known) marks.push_back(std::move(mark.mark));
   return marks;
 }

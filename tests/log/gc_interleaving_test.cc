@@ -332,7 +332,11 @@ void FakeFollower::Fetch() {
   promised_.erase(key);
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kSeeds = 40;
+#else
 constexpr std::uint64_t kSeeds = 150;
+#endif
 constexpr int kActions = 800;
 
 std::optional<std::string> ComplaintOf(std::uint64_t seed, const Faults& faults) {
