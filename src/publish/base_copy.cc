@@ -35,8 +35,10 @@ void BaseCopy::Lose() {
   exclusion_([&] {
     storage_.reset();
     steps_.clear();
+    for (const auto& weak : pins_) {
+      if (const auto pin = weak.lock(); pin != nullptr) pin->revoked = true;
+    }
     pins_.clear();
-    ++epoch_;
   });
   digests_.clear();
 }
@@ -97,6 +99,7 @@ BaseCopy::StepBack BaseCopy::BeginStep(const Layout& after) const {
     if (same.has_value()) continue;
     const auto bytes = storage_->bytes(i);
     step.removed.emplace(i, std::vector<std::uint8_t>(bytes.begin(), bytes.end()));
+    step.bytes += bytes.size();
   }
   return step;
 }
@@ -135,7 +138,10 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   exclusion_([&] {
     encoded = EncodeDelta(request, kernels_, pool_);
     if (!encoded->ok()) return;
-    for (ReplacedUnits& units : encoded->value().replaced) step.replaced[units.entry].push_back(std::move(units));
+    for (ReplacedUnits& units : encoded->value().replaced) {
+      step.bytes += units.positions.size() * sizeof(std::uint32_t) + units.old_units.size();
+      step.replaced[units.entry].push_back(std::move(units));
+    }
     for (auto& [tensor, units] : step.replaced) {
       std::ranges::sort(units, {}, &ReplacedUnits::first_unit);
     }
@@ -257,38 +263,40 @@ Status BaseCopy::RollBack(Version to) {
   return Ok();
 }
 
-void BaseCopy::Forget(Version up_to) {
-  exclusion_([&] { Trim(up_to); });
+void BaseCopy::Forget(Version up_to, std::uint64_t max_step_bytes) {
+  exclusion_([&] {
+    DropSteps(up_to);
+    while (step_bytes() > max_step_bytes) {
+      std::shared_ptr<const BasePin> oldest;
+      for (const auto& weak : pins_) {
+        const auto pin = weak.lock();
+        if (pin == nullptr || !pin->revocable || pin->revoked || pin->version >= up_to) continue;
+        if (oldest == nullptr || pin->version < oldest->version) oldest = pin;
+      }
+      if (oldest == nullptr) return;
+      oldest->revoked = true;
+      DropSteps(up_to);
+    }
+  });
 }
 
-void BaseCopy::Trim(Version safe) {
+void BaseCopy::DropSteps(Version safe) {
   std::erase_if(pins_, [](const std::weak_ptr<const BasePin>& pin) { return pin.expired(); });
   for (const auto& weak : pins_) {
     // A step leads back to its version minus one: a pinned version needs all steps after it.
-    if (const auto pin = weak.lock(); pin != nullptr) safe = std::min(safe, pin->version);
+    if (const auto pin = weak.lock(); pin != nullptr && !pin->revoked) safe = std::min(safe, pin->version);
   }
   while (!steps_.empty() && steps_.front().from <= safe) steps_.pop_front();
 }
 
-std::uint64_t BaseCopy::StepBack::bytes() const {
-  std::uint64_t bytes = 0;
-  for (const auto& [tensor, removed_bytes] : removed) bytes += removed_bytes.size();
-  for (const auto& [tensor, stretches] : replaced) {
-    for (const ReplacedUnits& units : stretches) {
-      bytes += units.positions.size() * sizeof(std::uint32_t) + units.old_units.size();
-    }
-  }
-  return bytes;
-}
-
 std::uint64_t BaseCopy::step_bytes() const {
   std::uint64_t bytes = 0;
-  for (const StepBack& step : steps_) bytes += step.bytes();
+  for (const StepBack& step : steps_) bytes += step.bytes;
   return bytes;
 }
 
-std::shared_ptr<const BasePin> BaseCopy::Pin() {
-  auto pin = std::make_shared<const BasePin>(BasePin{version_, layout(), epoch_});
+std::shared_ptr<const BasePin> BaseCopy::Pin(bool revocable) {
+  auto pin = std::make_shared<const BasePin>(BasePin{version_, layout(), revocable});
   exclusion_([&] { pins_.emplace_back(pin); });
   return pin;
 }
@@ -297,8 +305,8 @@ Status BaseCopy::ReadAt(const BasePin& pin, std::size_t tensor, std::uint64_t of
                         std::span<std::uint8_t> out) const {
   Status status;
   exclusion_([&] {
-    if (storage_ == nullptr || pin.epoch != epoch_) {
-      status = Error(ErrorCode::kMismatch, "the base copy was replaced while an older version was read from it");
+    if (pin.revoked) {
+      status = Error(ErrorCode::kMismatch, "the base copy has moved on too far from the version that was read from it");
       return;
     }
     const int unit_bytes = UnitBytes(pin.layout->tensors()[tensor].dtype);

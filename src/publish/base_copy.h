@@ -32,11 +32,12 @@
 
 namespace weightwire {
 
-// As long as one lives, the bits of its version can be read. Only BaseCopy makes them.
+// As long as one lives, the bits of its version can be read, unless it was revoked. Only BaseCopy makes them.
 struct BasePin {
   Version version = 0;
   std::shared_ptr<const Layout> layout;
-  std::uint64_t epoch = 0;
+  bool revocable = false;
+  mutable bool revoked = false;  // guarded by the exclusion
 };
 
 // What a delta from the base to a new state came to.
@@ -86,13 +87,14 @@ class BaseCopy {
 
   // Back to an earlier version, from old bits. After an error the base holds nothing.
   Status RollBack(Version to);
-  // Versions up to this one will not be rolled back; steps that no pin needs either are dropped.
-  void Forget(Version up_to);
+  // Versions up to this one will not be rolled back; steps that no pin needs either are dropped. While steps that only
+  // revocable pins need take more than `max_step_bytes`, the oldest of those pins is revoked.
+  void Forget(Version up_to, std::uint64_t max_step_bytes);
   [[nodiscard]] std::uint64_t step_bytes() const;
 
   // Of the version held.
-  [[nodiscard]] std::shared_ptr<const BasePin> Pin();
-  // Bytes of a tensor of the pinned version's layout. kMismatch when the base was replaced since.
+  [[nodiscard]] std::shared_ptr<const BasePin> Pin(bool revocable);
+  // Bytes of a tensor of the pinned version's layout. kMismatch when the base was replaced since, or the pin revoked.
   Status ReadAt(const BasePin& pin, std::size_t tensor, std::uint64_t offset, std::span<std::uint8_t> out) const;
 
   // Holds nothing any more.
@@ -112,15 +114,14 @@ class BaseCopy {
     std::map<std::size_t, std::vector<std::uint8_t>> removed;
     // The old bits, by tensor of the layout after, each ascending.
     std::map<std::size_t, std::vector<ReplacedUnits>> replaced;
-
-    [[nodiscard]] std::uint64_t bytes() const;
+    std::uint64_t bytes = 0;  // of all that
   };
 
   [[nodiscard]] StepBack BeginStep(const Layout& after) const;
   static void PutOldBits(const StepBack& step, std::size_t tensor_after, int unit_bytes, std::uint64_t offset,
                          std::span<std::uint8_t> out);
   Status TakeStepBack();
-  void Trim(Version safe);
+  void DropSteps(Version safe);
 
   BaseMaker& maker_;
   const Kernels& kernels_;
@@ -131,7 +132,6 @@ class BaseCopy {
   Version version_ = 0;
   std::vector<Digest> digests_;
   std::deque<StepBack> steps_;  // oldest first; the last one leads back from version_
-  std::uint64_t epoch_ = 0;     // rises when what was pinned is gone
   std::vector<std::weak_ptr<const BasePin>> pins_;
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "tensor/checkpoint_plan.h"
 
 namespace weightwire {
@@ -80,7 +79,9 @@ class FileStorage final : public BaseStorage {
     WW_RETURN_IF_ERROR(files.Rename(path, directory / kBaseFileName));
     auto storage = std::make_unique<FileStorage>(files, directory);
     WW_RETURN_IF_ERROR(storage->Open());
-    WW_CHECK(storage->layout_->tensors() == layout->tensors());
+    if (storage->layout_->tensors() != layout->tensors()) {
+      return Error(ErrorCode::kCorrupt, "the base copy is not what was written; does somebody else write to its file?");
+    }
     storage->layout_ = std::move(layout);
     return std::unique_ptr<BaseStorage>(std::move(storage));
   }

@@ -242,7 +242,12 @@ std::optional<Job> Pipeline::Next(Lane lane, MonotonicTime now) {
   }
   if (!AnchorMayStart() || (anchor_->due.has_value() && *anchor_->due > now)) return std::nullopt;
   anchor_->due.reset();
+  if (anchor_->writer != nullptr && now - anchor_->begun > options_.anchor_age) {
+    dropped_.push_back(std::move(anchor_->writer));
+    return Next(lane, now);
+  }
   if (anchor_->writer == nullptr) {
+    anchor_->begun = now;
     anchor_->writer = make_anchor_writer_(anchor_->version, anchor_->state, anchor_->delta_bytes, anchor_->pin);
   }
   anchor_busy_ = true;

@@ -53,6 +53,9 @@ struct PipelineOptions {
   // 0: never by this rule.
   std::uint64_t anchor_every = 100;
   std::uint64_t anchor_percent = 100;
+  // An anchor that takes longer than this is begun anew under another name, for gc takes it for given up after its
+  // minimum age.
+  MonotonicTime anchor_age = std::chrono::hours(12);
   // Between attempts: doubled each time from the first to the last; what a person must mend is tried at the slow pace.
   MonotonicTime first_pause = std::chrono::seconds(1);
   MonotonicTime last_pause = std::chrono::seconds(60);
@@ -191,6 +194,7 @@ class Pipeline {
     std::shared_ptr<const BasePin> pin;
     bool required = false;  // the version's record waits for it
     std::shared_ptr<AnchorWriter> writer;
+    MonotonicTime begun{0};
     int attempts = 0;
     std::optional<MonotonicTime> due;
   };

@@ -31,6 +31,11 @@ bool MayPass(const Error& error) {
   }
 }
 
+// Old bits that are kept for an anchor only: what a slow network may cost in memory.
+std::uint64_t StepLimit(const Layout& layout) {
+  return std::max<std::uint64_t>(std::uint64_t{64} << 20, layout.total_bytes() / 4);
+}
+
 std::uint64_t AllUnits(const Layout& layout) {
   std::uint64_t units = 0;
   for (std::size_t i = 0; i < layout.size(); ++i) units += layout.unit_count(i);
@@ -259,7 +264,8 @@ void Publisher::Describe(Draft& draft, std::uint64_t step) {
       TimeText(std::chrono::duration_cast<std::chrono::seconds>(tools_.clock->Wall().time_since_epoch()).count());
   draft.layout = base_->layout();
   draft.state = base_->state();
-  draft.pin = base_->Pin();
+  // A record waits for the anchor of a version without a delta: that one must be readable as long as it takes.
+  draft.pin = base_->Pin(/*revocable=*/draft.has_delta);
   draft.note = std::exchange(note_, "");
 }
 
@@ -288,7 +294,7 @@ Result<std::optional<Draft>> Publisher::Make(const StateBits& bits, std::uint64_
     // What was published after it failed. If the old bits are gone, so is the base.
     static_cast<void>(base_->RollBack(*admission.newest_version));
   }
-  if (base_->holds()) base_->Forget(admission.safe);
+  if (base_->holds()) base_->Forget(admission.safe, StepLimit(*base_->layout()));
   if (!base_->holds() && admission.newest_record.has_value()) {
     WW_RETURN_IF_ERROR(Rebuild(*admission.newest_record));
   }

@@ -68,7 +68,7 @@ std::vector<Model> History() {
 TEST_P(BaseCopyTest, EveryVersionCanBeRolledBackToAndReadMeanwhile) {
   const std::vector<Model> models = History();
   ASSERT_TRUE(base_->Replace(BitsOf(models[0]), 5).ok());
-  std::vector<std::shared_ptr<const BasePin>> pins = {base_->Pin()};
+  std::vector<std::shared_ptr<const BasePin>> pins = {base_->Pin(false)};
   for (std::size_t i = 1; i < models.size(); ++i) {
     const auto advance = base_->Advance(BitsOf(models[i]), /*unless_same=*/false);
     ASSERT_TRUE(advance.ok());
@@ -78,7 +78,7 @@ TEST_P(BaseCopyTest, EveryVersionCanBeRolledBackToAndReadMeanwhile) {
     if (!advance.value().same) {
       EXPECT_EQ(MustApply(advance.value().file, models[i - 1]), models[i]);
     }
-    pins.push_back(base_->Pin());
+    pins.push_back(base_->Pin(false));
   }
   for (std::size_t i = models.size(); i-- > 0;) {
     ASSERT_TRUE(base_->RollBack(5 + i).ok());
@@ -108,15 +108,15 @@ TEST_P(BaseCopyTest, StepsBackAreKeptAsLongAsSomebodyNeedsThem) {
   const std::vector<Model> models = History();
   ASSERT_TRUE(base_->Replace(BitsOf(models[0]), 0).ok());
   ASSERT_TRUE(base_->Advance(BitsOf(models[1]), false).ok());
-  auto pin = base_->Pin();
+  auto pin = base_->Pin(false);
   ASSERT_TRUE(base_->Advance(BitsOf(models[2]), false).ok());
   ASSERT_TRUE(base_->Advance(BitsOf(models[3]), false).ok());
-  base_->Forget(3);
+  base_->Forget(3, 0);
   EXPECT_EQ(Read(*pin, 100).value(), models[1]);
   const std::uint64_t kept = base_->step_bytes();
   EXPECT_GT(kept, 0u);
   pin.reset();
-  base_->Forget(2);
+  base_->Forget(2, 0);
   EXPECT_LT(base_->step_bytes(), kept);
   ASSERT_TRUE(base_->RollBack(2).ok());
   EXPECT_EQ(Held(), models[2]);
@@ -126,9 +126,29 @@ TEST_P(BaseCopyTest, StepsBackAreKeptAsLongAsSomebodyNeedsThem) {
   EXPECT_FALSE(base_->holds());
 }
 
+TEST_P(BaseCopyTest, PinsAreRevokedOldestFirstWhenStepsTakeTooMuch) {
+  const std::vector<Model> models = History();
+  ASSERT_TRUE(base_->Replace(BitsOf(models[0]), 0).ok());
+  std::vector<std::shared_ptr<const BasePin>> pins = {base_->Pin(true)};
+  for (std::size_t i = 1; i < 4; ++i) {
+    ASSERT_TRUE(base_->Advance(BitsOf(models[i]), false).ok());
+    pins.push_back(base_->Pin(i != 2));
+  }
+  base_->Forget(3, base_->step_bytes());
+  EXPECT_EQ(Read(*pins[0], 100).value(), models[0]);
+  base_->Forget(3, base_->step_bytes() - 1);
+  EXPECT_EQ(Read(*pins[0], 100).error().code(), ErrorCode::kMismatch);
+  EXPECT_EQ(Read(*pins[1], 100).value(), models[1]);
+  // One that is not revocable keeps its steps, whatever they take.
+  base_->Forget(3, 0);
+  EXPECT_FALSE(Read(*pins[1], 100).ok());
+  EXPECT_EQ(Read(*pins[2], 100).value(), models[2]);
+  EXPECT_GT(base_->step_bytes(), 0u);
+}
+
 TEST_P(BaseCopyTest, WhatWasPinnedIsGoneWhenTheBaseIsReplaced) {
   ASSERT_TRUE(base_->Replace(BitsOf(SmallModel(1)), 0).ok());
-  const auto pin = base_->Pin();
+  const auto pin = base_->Pin(false);
   ASSERT_TRUE(base_->Replace(BitsOf(SmallModel(2)), 1).ok());
   const auto read = Read(*pin, 100);
   ASSERT_FALSE(read.ok());

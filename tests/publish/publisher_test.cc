@@ -647,6 +647,35 @@ TEST(Publisher, AVersionThatCannotBeSpooledFailsAndTheNextCoversIt) {
   }
 }
 
+TEST(Publisher, ABaseThatCannotBeRolledBackIsRebuilt) {
+  World world;
+  bool full = false;
+  bool broken = false;
+  Process process(world, WithStateDirectory(), std::nullopt, {}, [&](std::string_view effect, const FileSystem::Path&) {
+    const bool refuse = (full && effect == "append") || (broken && effect == "write map");
+    return refuse ? SimFileSystem::Fate::kRefuse : SimFileSystem::Fate::kGoOn;
+  });
+  ASSERT_TRUE(process.Open().ok());
+  const Model first = SmallModel(1);
+  process.MustPublish(first, 0);
+  process.MustPublish(Trained(first, 1), 1);
+  process.WorkUntilIdle();
+  full = true;
+  const Ticket failed = process.MustPublish(Trained(first, 2), 2);
+  process.WorkUntilIdle();
+  EXPECT_EQ(failed->stage, TicketStage::kFailed);
+  full = false;
+  broken = true;
+  EXPECT_FALSE(process->Publish(BitsOf(Trained(first, 3)), 3).ok());
+  broken = false;
+  process.MustPublish(Trained(first, 3), 3);
+  process.WorkUntilIdle();
+  const auto versions = ReadWholeRun(world.bucket);
+  ASSERT_EQ(versions.size(), 3u);
+  EXPECT_EQ(versions[2].model, Trained(first, 3));
+  EXPECT_TRUE(versions[2].known.record.delta.has_value());
+}
+
 TEST(Publisher, AVersionMadeWhileItsParentFailsFailsToo) {
   World world;
   bool full = false;
