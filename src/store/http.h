@@ -33,7 +33,7 @@ struct HttpOptions {
   std::chrono::milliseconds request_timeout{60'000};
   std::uint64_t min_bytes_per_second = 100'000;
   // Nothing at all for this long ends it. Whole seconds.
-  std::chrono::seconds stall_timeout{20};
+  std::chrono::seconds stall_timeout{60};
   // A PEM file of CAs instead of the system's; empty: the system's.
   std::string ca_file;
   // Metadata services are on this machine: no proxy for them.

@@ -2,7 +2,8 @@
 //
 // For callers that have no threads of their own: Read and Put of many bytes become ranged reads and an upload. Small
 // ones, and all other calls, go through as they are. A large PutIfAbsent stays one request, since an upload cannot be
-// made conditional.
+// made conditional. A large Put is for keys that hold a hash, as all large objects of a run do: after a lost answer an
+// object of the same size counts as written (retry_store.h).
 #pragma once
 
 #include <memory>

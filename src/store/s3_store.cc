@@ -17,7 +17,9 @@
 namespace weightwire {
 namespace {
 
-// Hashing a body to sign it costs time, and over TLS nothing can change on the way.
+// Larger bodies are sent unhashed: to hash them costs client and server more than to move them. TLS protects them on
+// the way, and without it whoever reads finds a damaged one by the hash in its name. Small ones, by which versions are
+// committed, are always signed whole.
 constexpr std::size_t kMaxSignedBodyBytes = 1 << 20;
 constexpr std::uint64_t kMaxPageBytes = 8 << 20;
 constexpr std::size_t kPageEntries = 1000;
@@ -190,7 +192,7 @@ Result<HttpAnswer> S3Store::SendOnce(const Request& request) {
   HttpSigning signing;
   if (options_.credentials != nullptr) {
     WW_TRY(const Credentials credentials, options_.credentials->Get());
-    const bool hashed = request.body.size() <= kMaxSignedBodyBytes || !http.url.starts_with("https://");
+    const bool hashed = request.body.size() <= kMaxSignedBodyBytes;
     http.headers.push_back("x-amz-content-sha256: " + (hashed ? ToHex(Sha256Of(request.body)) : "UNSIGNED-PAYLOAD"));
     if (!credentials.session_token.empty()) {
       http.headers.push_back("x-amz-security-token: " + credentials.session_token.Reveal());

@@ -107,12 +107,14 @@ Status UploadObject(Store& store, std::string_view key, ByteSource& source, cons
                     const TransferOptions& options) {
   const std::uint64_t size = source.size_bytes();
   std::vector<Sha256Digest> chunks(ChunkCount(size));
-  const auto damaged = [&] { return CompareHash(chunks, hash, fmt::format("cannot upload {}", key)); };
+  const auto damaged = [&] {
+    return options.check_source ? CompareHash(chunks, hash, fmt::format("cannot upload {}", key)) : Ok();
+  };
 
   if (size <= options.single_put_bytes) {
     std::vector<std::uint8_t> scratch;
     WW_TRY(const auto bytes, source.Bytes(0, size, scratch));
-    HashChunks(0, bytes, chunks);
+    if (options.check_source) HashChunks(0, bytes, chunks);
     WW_RETURN_IF_ERROR(damaged());
     WW_RETURN_IF_ERROR(store.Put(key, bytes));
     if (options.progress) options.progress(size);
@@ -130,7 +132,7 @@ Status UploadObject(Store& store, std::string_view key, ByteSource& source, cons
                      [&](std::uint64_t offset, std::uint64_t part_bytes,
                          std::vector<std::uint8_t>& scratch) -> Result<std::span<const std::uint8_t>> {
                        WW_TRY(const auto bytes, source.Bytes(offset, part_bytes, scratch));
-                       HashChunks(offset, bytes, chunks);
+                       if (options.check_source) HashChunks(offset, bytes, chunks);
                        return bytes;
                      });
 }

@@ -21,6 +21,9 @@ struct TransferOptions {
   std::uint64_t single_put_bytes = std::uint64_t{16} << 20;
   // What one request of a download reads: a multiple of kHashChunkBytes.
   std::uint64_t read_bytes = std::uint64_t{8} << 20;
+  // Whether an upload hashes its source again and compares. Not needed for bytes that were hashed where they lie now;
+  // it costs about as much as sending them over a fast line.
+  bool check_source = true;
   // Told of bytes as they are done, by any of the threads; may be empty.
   std::function<void(std::uint64_t bytes)> progress;
 };
@@ -109,7 +112,8 @@ class FileSink final : public ByteSink {
 };
 
 // Uploads the source under a key that holds its object hash, `hash`. A large object that is there already with the same
-// size is not uploaded again. If the source turns out to have another hash, that is kCorrupt and no object appears.
+// size is not uploaded again. If the source turns out to have another hash (see check_source), that is kCorrupt and no
+// object appears.
 // A failed upload is given up in the store as well.
 Status UploadObject(Store& store, std::string_view key, ByteSource& source, const Sha256Digest& hash,
                     const TransferOptions& options);

@@ -91,6 +91,14 @@ TEST_F(TransferTest, ASourceWithAnotherHashIsNotUploaded) {
   EXPECT_EQ(store_.Calls("abort"), 1);
 }
 
+TEST_F(TransferTest, ASourceThatNeedNoCheckIsSentAsItIs) {
+  options_.check_source = false;
+  for (const std::uint64_t size : {3 * kMiB, 20 * kMiB}) {
+    ASSERT_TRUE(Succeeds(UploadBytes(Bytes(size), Sha256Digest())));
+    EXPECT_EQ(store_.memory().Stat("deltas/x").value().size_bytes, size);
+  }
+}
+
 TEST_F(TransferTest, AFailedPartGivesTheUploadUp) {
   store_.Plan("part", {Fault::kNone, Fault::kUnavailable});
   ExpectError(UploadBytes(Bytes(64 * kMiB)), ErrorCode::kUnavailable);
