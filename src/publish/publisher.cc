@@ -72,13 +72,8 @@ Status Publisher::Start() {
     WW_TRY(waiting, RecoverSpool(newest));
   }
   std::optional<KnownAnchor> anchor;
-  if (newest.has_value() && newest->record.anchor.has_value()) {
-    auto known = run.ReadAnchor(newest->record.anchor->name);
-    if (known.ok()) {
-      anchor = std::move(known).value();
-    } else if (MayPass(known.error())) {
-      return known.error();
-    }
+  if (newest.has_value()) {
+    WW_TRY(anchor, FindNewestAnchor(newest->record));
   }
   if (options_.base_in_file) {
     base_maker_ = std::make_unique<FileBaseMaker>(*tools_.files, *options_.state_directory);
@@ -122,6 +117,28 @@ Status Publisher::LockStateDirectory() {
   spool_ = std::make_unique<Spool>(files, directory / "spool");
   job_tools_.spool = spool_.get();
   return Ok();
+}
+
+// Not the one that the newest record names alone: an anchor by policy is complete only after its version's record, and
+// without it every start would find one due.
+Result<std::optional<KnownAnchor>> Publisher::FindNewestAnchor(const Record& newest) const {
+  constexpr int kAnchorsLookedAt = 8;
+  const Run& run = job_tools_.run;
+  WW_TRY(std::vector<AnchorName> names, run.ListAnchors(newest.chain));
+  std::erase_if(names, [&](const AnchorName& name) { return name.version > newest.version; });
+  for (int i = 0; i < kAnchorsLookedAt && !names.empty(); ++i, names.pop_back()) {
+    auto anchor = run.ReadAnchor(names.back());
+    if (!anchor.ok()) {
+      if (MayPass(anchor.error())) return anchor.error();
+      continue;  // gone or damaged
+    }
+    WW_TRY(const auto record, run.ReadRecord(names.back().version));
+    const AnchorManifest& manifest = anchor.value().manifest;
+    const bool fits =
+        record.has_value() && record->record.state == manifest.state && record->record.layout == manifest.layout;
+    if (fits) return std::optional(std::move(anchor).value());
+  }
+  return std::optional<KnownAnchor>();
 }
 
 Status Publisher::ProbeStore() {
