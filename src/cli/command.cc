@@ -34,6 +34,11 @@ constexpr const char* kDescription =
     "in a bucket or a directory: a URL or a path.";
 
 constexpr const char* kFooter =
+    "A run:\n"
+    "  weightwire publish /shared/run out/checkpoint-10    add a version\n"
+    "  weightwire follow /shared/run mirror                keep a directory at the newest version\n"
+    "  weightwire log /shared/run                          what there is, and who follows\n"
+    "\n"
     "Two checkpoints:\n"
     "  weightwire diff step-10 step-11 -o 11.delta         what changed, and a file that carries it\n"
     "  weightwire apply step-10 11.delta -o copy-of-11     the same weights somewhere else\n"

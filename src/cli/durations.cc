@@ -10,29 +10,30 @@ namespace weightwire {
 namespace {
 
 // A hundred years; so nothing that is added to one overflows.
-constexpr std::int64_t kMaxSeconds = std::int64_t{100} * 366 * 86'400;
+constexpr std::int64_t kMaxMilliseconds = std::int64_t{100} * 366 * 86'400'000;
 
-std::int64_t SecondsOfUnit(std::string_view unit) {
-  if (unit == "s") return 1;
-  if (unit == "m") return 60;
-  if (unit == "h") return 3'600;
-  if (unit == "d") return 86'400;
+std::int64_t MillisecondsOfUnit(std::string_view unit) {
+  if (unit == "ms") return 1;
+  if (unit == "s") return 1'000;
+  if (unit == "m") return 60'000;
+  if (unit == "h") return 3'600'000;
+  if (unit == "d") return 86'400'000;
   return 0;
 }
 
 }  // namespace
 
-Result<std::chrono::seconds> ParseDuration(const std::string& text) {
+Result<std::chrono::milliseconds> ParseDuration(const std::string& text) {
   std::int64_t number = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
-  const std::int64_t factor = unit.empty() && number == 0 ? 1 : SecondsOfUnit(unit);
-  if (error != std::errc{} || number < 0 || factor == 0 || number > kMaxSeconds / factor) {
+  const std::int64_t factor = unit.empty() && number == 0 ? 1 : MillisecondsOfUnit(unit);
+  if (error != std::errc{} || number < 0 || factor == 0 || number > kMaxMilliseconds / factor) {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("'{}' is no duration; write for example 30s, 15m, 24h or 7d", text));
   }
-  return std::chrono::seconds(number * factor);
+  return std::chrono::milliseconds(number * factor);
 }
 
 std::string HumanDuration(std::chrono::seconds duration) {

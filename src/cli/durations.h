@@ -8,8 +8,9 @@
 
 namespace weightwire {
 
-// "30s", "15m", "24h", "7d": a whole number and its unit; "0" alone is fine. kInvalidArgument for anything else.
-Result<std::chrono::seconds> ParseDuration(const std::string& text);
+// "200ms", "30s", "15m", "24h", "7d": a whole number and its unit; "0" alone is fine. kInvalidArgument for anything
+// else.
+Result<std::chrono::milliseconds> ParseDuration(const std::string& text);
 
 // "0 s", "42 s", "15 min", "3 h 20 min", "4 d 2 h": the two units that matter.
 [[nodiscard]] std::string HumanDuration(std::chrono::seconds duration);

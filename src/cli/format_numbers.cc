@@ -38,7 +38,7 @@ std::string Percent(std::uint64_t part, std::uint64_t whole) {
   const double share = 100 * static_cast<double>(part) / static_cast<double>(whole);
   // A share that is not quite nothing, or not quite all, must not look so.
   if (part != 0 && share < 0.005) return "<0.01 %";
-  if (part != whole && share >= 99.995) return ">99.99 %";
+  if (part < whole && share >= 99.995) return ">99.99 %";
   return fmt::format("{:.2f} %", share);
 }
 

@@ -6,34 +6,16 @@
 #include <utility>
 
 #include "cli/json_output.h"
-#include "cli/run_access.h"
+#include "store/probe.h"
 
 namespace weightwire {
-namespace {
-
-// Whether the second of two put-if-absents of one key is refused.
-Result<bool> RefusesTheSecond(Store& store, Random& random) {
-  const std::string key = ProbeKey(NewId(random));
-  const std::uint8_t byte = 0;
-  const auto put_twice = [&]() -> Result<bool> {
-    WW_RETURN_IF_ERROR(store.PutIfAbsent(key, {&byte, 1}));
-    WW_TRY(const PutOutcome second, store.PutIfAbsent(key, {&byte, 1}));
-    return second == PutOutcome::kExists;
-  };
-  Result<bool> refused = put_twice();
-  // A probe that stays does no harm.
-  static_cast<void>(store.Remove(key));
-  return refused;
-}
-
-}  // namespace
 
 Result<Run> InitRun(Store& store, bool single_writer, bool* made) {
   if (made != nullptr) *made = false;
   auto there = Run::Open(store);
   if (there.ok() || there.error().code() != ErrorCode::kNotFound) return there;
   SystemRandom random;
-  WW_TRY(const bool refuses, RefusesTheSecond(store, random));
+  WW_TRY(const bool refuses, HonoursPutIfAbsent(store, random));
   if (!refuses && !single_writer) {
     return Error(ErrorCode::kUnsupported,
                  fmt::format("{} does not refuse to create an object twice, so two publishers could overwrite each "
@@ -54,12 +36,23 @@ Status RunInit(const InitOptions& options, const World& world) {
                  fmt::format("there is a run at {} already, and it was made for several writers; nothing was changed",
                              options.run));
   }
+  // What cannot be found out is no reason to fail.
+  bool is_public = false;
+  if (world.is_public) {
+    const auto found = world.is_public(options.run, kWireKey);
+    is_public = found.ok() && found.value();
+  }
+  if (is_public) {
+    fmt::print(stderr, "weightwire: anybody can read {} without credentials, and so every version of the model\n",
+               options.run);
+  }
   if (options.json) {
     JsonOutput json;
     json["run"] = ToHex(run.wire().run);
     json["location"] = options.run;
     json["made"] = made;
     json["single_writer"] = run.wire().single_writer;
+    json["public"] = is_public;
     PrintJson(json);
     return Ok();
   }

@@ -4,20 +4,23 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <atomic>
 #include <cerrno>
 
 namespace weightwire {
 namespace {
 
 // All that a signal handler may touch.
-volatile std::sig_atomic_t caught_signal = 0;
-volatile std::sig_atomic_t wake_up_end = -1;
+std::atomic<int> caught_signal = 0;
+std::atomic<int> signal_end = -1;
+static_assert(std::atomic<int>::is_always_lock_free);
+// What waiting looks at.
+std::atomic<int> waiting_end = -1;
 
 void Remember(int signal) {
   const int error = errno;
   caught_signal = signal;
-  if (wake_up_end >= 0) static_cast<void>(!::write(static_cast<int>(wake_up_end), "", 1));
+  if (signal_end >= 0) static_cast<void>(!::write(signal_end, "", 1));
   errno = error;
 }
 
@@ -26,7 +29,10 @@ void Remember(int signal) {
 InterruptGuard::InterruptGuard(AtEnd at_end) : at_end_(at_end) {
   caught_signal = 0;
   // Without a pipe, waiting is only not cut short.
-  if (::pipe2(wake_up_, O_CLOEXEC | O_NONBLOCK) == 0) wake_up_end = wake_up_[1];
+  if (::pipe2(wake_up_, O_CLOEXEC | O_NONBLOCK) == 0) {
+    waiting_end = wake_up_[0];
+    signal_end = wake_up_[1];
+  }
   struct sigaction action {};
   action.sa_handler = Remember;
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
@@ -38,11 +44,12 @@ InterruptGuard::InterruptGuard(AtEnd at_end) : at_end_(at_end) {
 InterruptGuard::~InterruptGuard() {
   ::sigaction(SIGINT, &old_interrupt_, nullptr);
   ::sigaction(SIGTERM, &old_terminate_, nullptr);
-  wake_up_end = -1;
+  signal_end = -1;
+  waiting_end = -1;
   for (const int end : wake_up_) {
     if (end >= 0) ::close(end);
   }
-  if (at_end_ == AtEnd::kRaise && caught_signal != 0) ::raise(static_cast<int>(caught_signal));
+  if (at_end_ == AtEnd::kRaise && caught_signal != 0) ::raise(caught_signal);
 }
 
 Status InterruptGuard::Check() const {
@@ -50,9 +57,9 @@ Status InterruptGuard::Check() const {
   return Error(ErrorCode::kIo, "interrupted; nothing was written");
 }
 
-bool InterruptGuard::interrupted() const { return caught_signal != 0; }
+bool InterruptGuard::interrupted() { return caught_signal != 0; }
 
-bool InterruptGuard::WaitFor(std::chrono::nanoseconds duration) const {
+bool InterruptGuard::WaitFor(std::chrono::nanoseconds duration) {
   using std::chrono::nanoseconds;
   const auto end = std::chrono::steady_clock::now() + duration;
   while (!interrupted()) {
@@ -62,7 +69,7 @@ bool InterruptGuard::WaitFor(std::chrono::nanoseconds duration) const {
     timespec limit{};
     limit.tv_sec = seconds.count();
     limit.tv_nsec = (left - seconds).count();
-    pollfd wake_up{wake_up_[0], POLLIN, 0};
+    pollfd wake_up{waiting_end, POLLIN, 0};  // ignored if negative
     static_cast<void>(::ppoll(&wake_up, 1, &limit, nullptr));
   }
   return false;

@@ -26,10 +26,12 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
   [[nodiscard]] Status Check() const;
-  [[nodiscard]] bool interrupted() const;
+  [[nodiscard]] static bool interrupted();
 
-  // Waits; false as soon as a signal has come.
-  [[nodiscard]] bool WaitFor(std::chrono::nanoseconds duration) const;
+  // Waits; false as soon as a signal has come. Any thread may, and without a guard it just waits.
+  [[nodiscard]] static bool WaitFor(std::chrono::nanoseconds duration);
+  // A descriptor that becomes readable when a signal comes.
+  [[nodiscard]] int wake_up() const { return wake_up_[0]; }
 
  private:
   const AtEnd at_end_;
@@ -38,14 +40,10 @@ class InterruptGuard {
   struct sigaction old_terminate_ {};
 };
 
-// Waits until a signal comes. The guard must outlive it.
+// Waits, for as long as no signal has come to the guard that exists just now. Any thread may.
 class InterruptSleeper final : public Sleeper {
  public:
-  explicit InterruptSleeper(const InterruptGuard& guard) : guard_(guard) {}
-  [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override { return guard_.WaitFor(duration); }
-
- private:
-  const InterruptGuard& guard_;
+  [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override { return InterruptGuard::WaitFor(duration); }
 };
 
 }  // namespace weightwire

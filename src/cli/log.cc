@@ -91,14 +91,14 @@ JsonOutput ToJsonOutput(const Line& line) {
 }
 
 // Fixed widths, so that lines that come later stand below the others.
-constexpr const char* kColumns = "{:>8}  {:>10}  {:<20}  {:>9}  {:>10}  {:>9}  {}\n";
+constexpr const char* kColumns = "{:>8}  {:>10}  {:<20}  {:>9}  {:>10}  {:>9}{}\n";
 
-void PrintHead() { fmt::print(kColumns, "version", "step", "published", "changed", "bytes", "of model", "anchor"); }
+void PrintHead() { fmt::print(kColumns, "version", "step", "published", "changed", "bytes", "of model", "  anchor"); }
 
 void Print(const Line& line) {
   const Record& record = line.record;
-  std::string mark = line.anchor ? "anchor" : "";
-  if (!record.delta.has_value()) mark += record.version == 0 ? ", first" : ", rebase";
+  std::string mark = line.anchor ? "  anchor" : "";
+  if (!record.delta.has_value()) mark += record.version == 0 ? "  first" : "  rebase";
   fmt::print(kColumns, record.version, record.step, record.time,
              record.delta.has_value() ? Percent(record.changed, line.model.elements) : "all", HumanBytes(line.bytes),
              Percent(line.bytes, line.model.bytes), mark);

@@ -2,7 +2,7 @@
 
 #include "base/real_file_system.h"
 #include "cli/command.h"
-#include "cli/run_access.h"
+#include "cli/world.h"
 
 int main(int argc, char** argv) {
   // Staged changes are large, come and go, and would each be fetched from the system anew, page by page: freed memory
@@ -11,5 +11,5 @@ int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, kKeepBytes);
   mallopt(M_TRIM_THRESHOLD, kKeepBytes);
   weightwire::RealFileSystem files;
-  return weightwire::RunCommand(argc, argv, {&files, weightwire::OpenStoreAt});
+  return weightwire::RunCommand(argc, argv, weightwire::RealWorld(files));
 }

@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <utility>
-
-#include "store/file_store.h"
 
 namespace weightwire {
 
@@ -24,18 +21,6 @@ Result<RunAddress> ParseRunAddress(const std::string& text) {
     return Error(ErrorCode::kInvalidArgument, fmt::format("{}: there is no version {}", text, digits));
   }
   return RunAddress{text.substr(0, at), version};
-}
-
-Result<std::unique_ptr<Store>> OpenStoreAt(const std::string& location) {
-  constexpr std::string_view kFile = "file://";
-  if (location.empty()) return Error(ErrorCode::kInvalidArgument, "say where the run is: a URL or a path");
-  std::string path = location;
-  if (path.starts_with(kFile)) {
-    path = path.substr(kFile.size());
-  } else if (path.find("://") != std::string::npos) {
-    return Error(ErrorCode::kUnsupported, fmt::format("{}: there is no store for URLs of this kind", location));
-  }
-  return std::unique_ptr<Store>(std::make_unique<FileStore>(path, location));
 }
 
 Result<OpenedRun> OpenRun(const std::string& location, const World& world) {

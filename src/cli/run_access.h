@@ -18,9 +18,6 @@ struct RunAddress {
 };
 Result<RunAddress> ParseRunAddress(const std::string& text);
 
-// A URL (file://, …) or a plain path.
-Result<std::unique_ptr<Store>> OpenStoreAt(const std::string& location);
-
 // A run and the store it lies in. Movable.
 struct OpenedRun {
   std::unique_ptr<Store> store;

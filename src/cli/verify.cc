@@ -32,9 +32,8 @@ void ReportJson(const VerifyOptions& options, const Run& run, const VerifyReport
 
 void ReportText(const VerifyOptions& options, const VerifyReport& report) {
   fmt::print("{}: versions {} to {}\n", options.run, options.from, *report.newest);
-  fmt::print("read      {} records, {} parts of deltas, {} {}: {}\n", WithCommas(report.records),
-             WithCommas(report.parts), WithCommas(report.anchors), report.anchors == 1 ? "anchor" : "anchors",
-             HumanBytes(report.bytes));
+  fmt::print("read      records {}, parts of deltas {}, anchors {}: {}\n", WithCommas(report.records),
+             WithCommas(report.parts), WithCommas(report.anchors), HumanBytes(report.bytes));
   fmt::print("replayed  {} versions, each to the digest of its record\n", WithCommas(report.states));
   if (report.pruned > 0) fmt::print("pruned    the deltas of {} versions are not there\n", WithCommas(report.pruned));
   for (const std::string& sentence : report.damage) fmt::print("damage    {}\n", sentence);

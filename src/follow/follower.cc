@@ -227,6 +227,11 @@ Avoid Follower::AvoidNow() const {
   return avoid;
 }
 
+Status Follower::KeepLease() {
+  if (started_ && LeaseIsDue()) WW_RETURN_IF_ERROR(RenewLease());
+  return Ok();
+}
+
 Status Follower::Leave() {
   if (!options_.keep_lease || lease_refused_ || !leased_at_.has_value()) return Ok();
   leased_at_.reset();

@@ -110,6 +110,8 @@ class Follower {
   // The record of the version held, once it has been read.
   [[nodiscard]] const std::optional<KnownRecord>& held_record() const { return held_; }
 
+  // Renews the lease if it is time; for whoever does not step for long.
+  Status KeepLease();
   // Gives the lease back; call when done for good.
   Status Leave();
 

@@ -59,6 +59,8 @@ inline constexpr std::string_view kMirrorFolder = ".weightwire";
 inline constexpr std::string_view kStateFile = "state.json";
 inline constexpr std::string_view kFollowerLock = "follower.lock";
 inline constexpr std::string_view kContentLock = "content.lock";
+// Whoever follows keeps its id here, which names its lease; the mirror only leaves it alone.
+inline constexpr std::string_view kFollowerIdFile = "follower.id";
 
 inline constexpr std::uint64_t kMaxMirrorStateBytes = std::uint64_t{64} << 10;
 

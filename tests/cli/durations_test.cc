@@ -11,6 +11,7 @@ using std::chrono::seconds;
 
 TEST(Durations, AreReadWithTheirUnit) {
   EXPECT_EQ(ParseDuration("0").value(), seconds(0));
+  EXPECT_EQ(ParseDuration("200ms").value(), std::chrono::milliseconds(200));
   EXPECT_EQ(ParseDuration("30s").value(), seconds(30));
   EXPECT_EQ(ParseDuration("15m").value(), minutes(15));
   EXPECT_EQ(ParseDuration("24h").value(), hours(24));

@@ -26,6 +26,8 @@ TEST(FormatNumbers, BytesHaveThreeDigits) {
 }
 
 TEST(FormatNumbers, AlmostNothingAndAlmostAllDoNotLookLikeIt) {
+  EXPECT_EQ(Percent(3, 2), "150.00 %");
+  EXPECT_EQ(Percent(2'000'001, 2'000'000), "100.00 %");
   EXPECT_EQ(Percent(0, 100), "0.00 %");
   EXPECT_EQ(Percent(1, 1'000'000), "<0.01 %");
   EXPECT_EQ(Percent(12, 1000), "1.20 %");

@@ -1,6 +1,8 @@
 """Directories we write load in transformers, and tied weights survive both ways in which they are saved."""
 
 import json
+import os
+import subprocess
 
 import pytest
 import safetensors.torch
@@ -87,3 +89,24 @@ def test_the_comparison_sees_a_single_bit():
     actual["lm_head.weight"][0, 0] ^= 1
     with pytest.raises(AssertionError):
         assert_same_bits(actual, expected)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_comes_out_of_a_run_loads(tmp_path, tied):
+    """Published twice, then checked out and followed."""
+
+    def weightwire(*arguments):
+        subprocess.run([os.environ["WEIGHTWIRE"], *map(str, arguments)], check=True)
+
+    model = tiny_model(tied)
+    for step in range(2):
+        with torch.no_grad():
+            model.model.layers[0].mlp.up_proj.weight[step] += 1
+        model.save_pretrained(tmp_path / f"{step}")
+        weightwire("publish", tmp_path / "bucket", tmp_path / f"{step}", "--state", tmp_path / "state")
+    weightwire("checkout", tmp_path / "bucket", tmp_path / "out")
+    weightwire("follow", tmp_path / "bucket", tmp_path / "mirror", "--once")
+    for directory in ("out", "mirror"):
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path / directory, dtype=torch.bfloat16)
+        assert_same_bits(bits(loaded), bits(model))
+        assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) == tied

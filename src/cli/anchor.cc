@@ -1,0 +1,141 @@
+#include "cli/anchor.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/file.h"
+#include "cli/adopt.h"
+#include "cli/checkout.h"
+#include "cli/format_numbers.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/load.h"
+#include "cli/patience.h"
+#include "cli/progress.h"
+#include "cli/run_access.h"
+#include "codec/state.h"
+#include "follow/reader.h"
+#include "publish/anchor_writer.h"
+
+namespace weightwire {
+namespace {
+
+// Removes a directory that was made for the moment.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory(FileSystem& files, std::filesystem::path path) : files_(files), path_(std::move(path)) {}
+  ~TemporaryDirectory() { static_cast<void>(RemoveTree(files_, path_)); }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  FileSystem& files_;
+  const std::filesystem::path path_;
+};
+
+// Which version the directory holds: as the mirror says, or found by its digest.
+Result<KnownRecord> VersionOf(const Run& run, const Checkpoint& checkpoint, const std::optional<SharedRead>& mirror,
+                              const std::string& name, const Machine& machine) {
+  if (mirror.has_value()) {
+    if (mirror->held().run != run.wire().run) {
+      return Error(ErrorCode::kMismatch, fmt::format("{} follows another run than {}", name, run.store().Name()));
+    }
+    return ReadVersion(run, mirror->held().version);
+  }
+  WW_TRY(const KnownRecord newest, ReadVersion(run, std::nullopt));
+  WW_TRY(const Layout layout, run.ReadLayout(newest.record.layout));
+  WW_TRY(const Checkpoint view, checkpoint.ViewAs(layout));
+  const Sha256Digest state = StateDigest(layout, DigestInFull(view, "digesting " + name, machine));
+  WW_TRY(const auto found, FindVersionByState(run, state));
+  if (found.has_value()) return *found;
+  return Error(ErrorCode::kMismatch, fmt::format("{} holds no version of the run at {}; its state is {}", name,
+                                                 run.store().Name(), ToHex(state)));
+}
+
+Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Checkpoint& checkpoint, FileSystem& files,
+                          const Machine& machine, const InterruptGuard& interrupt) {
+  WW_TRY(const Layout layout, run.ReadLayout(version.record.layout));
+  WW_TRY(Checkpoint view, checkpoint.ViewAs(layout));
+  AnchorOptions options;
+  options.file_system = &files;
+  if (!checkpoint.directory().empty()) {
+    WW_TRY(CarriedFiles carried, FindCarriedFiles(files, checkpoint.directory()));
+    options.carried = std::move(carried.files);
+    for (const std::string& sentence : carried.left_out) fmt::print(stderr, "weightwire: {}\n", sentence);
+  }
+  SystemRandom random;
+  const AnchorSubject subject{
+      {version.record.version, NewId(random)}, version.record.state, version.record.delta_bytes};
+  AnchorWriter writer(run, subject, std::make_shared<CheckpointSource>(std::move(view)), options, *machine.kernels);
+  Progress progress(fmt::format("writing an anchor of version {}", version.record.version), layout.total_bytes());
+  std::uint64_t sent = 0;
+  WW_RETURN_IF_ERROR(WithPatience(interrupt, [&]() -> Result<bool> {
+    WW_TRY(const bool done, writer.Step());
+    progress.Add(writer.bytes_sent() - sent);
+    sent = writer.bytes_sent();
+    return done;
+  }));
+  return writer.anchor();
+}
+
+}  // namespace
+
+Status RunAnchor(const AnchorCommandOptions& options, const World& world) {
+  WW_TRY(const RunAddress address, ParseRunAddress(options.run));
+  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const OpenedRun opened, OpenRun(address.location, world));
+  const Run& run = opened.run;
+  WW_RETURN_IF_ERROR(run.CheckMayWrite());
+  std::optional<KnownAnchor> anchor;
+  {
+    const InterruptGuard interrupt;
+    std::optional<TemporaryDirectory> fetched;
+    std::optional<SharedRead> mirror;
+    std::filesystem::path directory;
+    std::optional<KnownRecord> version;
+    if (options.from.has_value()) {
+      directory = *options.from;
+      auto read = SharedRead::Begin(*world.files, directory);
+      if (read.ok()) {
+        mirror.emplace(std::move(read).value());
+      } else if (read.error().code() != ErrorCode::kNotFound) {
+        return read.error();
+      }
+    } else {
+      WW_TRY(version, ReadVersion(run, address.version));
+      std::error_code error;
+      const auto folder = std::filesystem::temp_directory_path(error);
+      if (error) return SystemError("find", "the directory for temporary files", error.value());
+      fetched.emplace(*world.files, TemporarySibling(folder / "weightwire-anchor"));
+      WW_RETURN_IF_ERROR(CheckOut(run, *version, fetched->path(), false, machine, interrupt, *world.files));
+      directory = fetched->path();
+    }
+    WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(directory));
+    if (!version.has_value()) {
+      WW_TRY(version, VersionOf(run, checkpoint, mirror, directory.string(), machine));
+      if (address.version.has_value() && *address.version != version->record.version) {
+        return Error(ErrorCode::kMismatch, fmt::format("{} holds version {}, not version {}", directory.string(),
+                                                       version->record.version, *address.version));
+      }
+    }
+    WW_TRY(anchor, Write(run, *version, checkpoint, *world.files, machine, interrupt));
+  }
+  const AnchorManifest& manifest = anchor->manifest;
+  if (options.json) {
+    JsonOutput json;
+    json["version"] = manifest.name.version;
+    json["id"] = ToHex(manifest.name.id);
+    json["files"] = manifest.files.size();
+    json["bytes"] = manifest.TotalBytes();
+    PrintJson(json);
+    return Ok();
+  }
+  fmt::print("{}: wrote an anchor of version {}: {} {}, {}\n", address.location, manifest.name.version,
+             WithCommas(manifest.files.size()), manifest.files.size() == 1 ? "file" : "files",
+             HumanBytes(manifest.TotalBytes()));
+  return Ok();
+}
+
+}  // namespace weightwire

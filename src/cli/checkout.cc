@@ -1,0 +1,98 @@
+#include "cli/checkout.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "cli/format_numbers.h"
+#include "cli/json_output.h"
+#include "cli/patience.h"
+#include "cli/progress.h"
+#include "cli/run_access.h"
+#include "follow/follower.h"
+#include "follow/mirror.h"
+#include "follow/mirror_state.h"
+
+namespace weightwire {
+namespace {
+
+std::filesystem::path WithoutSlash(const std::filesystem::path& path) {
+  return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
+}
+
+// A mirror of another run is of no use here.
+Result<std::unique_ptr<Mirror>> OpenOrBeginAnew(const Run& run, const std::filesystem::path& partial,
+                                                const MirrorOptions& options, const Machine& machine,
+                                                FileSystem& files) {
+  {
+    WW_TRY(auto mirror, OpenMirror(files, partial, options, *machine.kernels, *machine.pool));
+    if (!mirror->held().has_value() || mirror->held()->run == run.wire().run) return mirror;
+  }
+  WW_RETURN_IF_ERROR(RemoveTree(files, partial));
+  return OpenMirror(files, partial, options, *machine.kernels, *machine.pool);
+}
+
+}  // namespace
+
+Status CheckOut(const Run& run, const KnownRecord& version, const std::filesystem::path& directory, bool carry_code,
+                const Machine& machine, const InterruptGuard& interrupt, FileSystem& files) {
+  const std::filesystem::path goal = WithoutSlash(directory);
+  const std::filesystem::path partial = goal.parent_path() / fmt::format(".{}.weightwire", goal.filename().string());
+  MirrorOptions options;
+  options.carry_code = carry_code;
+  SystemRandom random;
+  SystemClock clock;
+  {
+    WW_TRY(const auto mirror, OpenOrBeginAnew(run, partial, options, machine, files));
+    FollowerOptions follower_options;
+    follower_options.name = "checkout";
+    Follower follower(run, *mirror, NewId(random), follower_options, {&clock, machine.kernels, machine.pool.get()});
+    follower.StandStill(version.record.version, /*back=*/true);
+    const Progress progress(fmt::format("fetching version {}", version.record.version));
+    const Status fetched = WithPatience(interrupt, [&]() -> Result<bool> {
+      WW_TRY(const FollowerStep step, follower.Step());
+      return step == FollowerStep::kUpToDate;
+    });
+    const Status left = follower.Leave();
+    WW_RETURN_IF_ERROR(fetched);
+    WW_RETURN_IF_ERROR(left);
+    WW_RETURN_IF_ERROR(mirror->Settle());
+    const auto held = mirror->held();
+    if (!held.has_value() || held->state != version.record.state) {
+      return Error(ErrorCode::kCorrupt,
+                   fmt::format("{} did not come to version {}", partial.string(), version.record.version));
+    }
+  }
+  WW_RETURN_IF_ERROR(RemoveTree(files, partial / kMirrorFolder));
+  WW_RETURN_IF_ERROR(files.SyncDirectory(partial));
+  WW_RETURN_IF_ERROR(CheckNameIsFree(goal));
+  return Rename(partial, goal, Existing::kRefuse);
+}
+
+Status RunCheckout(const CheckoutOptions& options, const World& world) {
+  WW_TRY(const RunAddress address, ParseRunAddress(options.run));
+  WW_RETURN_IF_ERROR(CheckNameIsFree(options.directory));
+  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const OpenedRun opened, OpenRun(address.location, world));
+  WW_TRY(const KnownRecord version, ReadVersion(opened.run, address.version));
+  {
+    const InterruptGuard interrupt;
+    WW_RETURN_IF_ERROR(
+        CheckOut(opened.run, version, options.directory, options.carry_code, machine, interrupt, *world.files));
+  }
+  const Record& record = version.record;
+  if (options.json) {
+    JsonOutput json;
+    json["directory"] = options.directory.string();
+    json["version"] = record.version;
+    json["step"] = record.step;
+    json["state"] = ToHex(record.state);
+    PrintJson(json);
+    return Ok();
+  }
+  fmt::print("{}: version {}, step {}\nstate  {}\n", options.directory.string(), record.version, record.step,
+             ToHex(record.state));
+  return Ok();
+}
+
+}  // namespace weightwire

@@ -1,0 +1,80 @@
+#include "cli/child.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+extern "C" char** environ;
+
+namespace weightwire {
+namespace {
+
+constexpr int kMeanwhileMilliseconds = 10'000;
+
+std::vector<std::string> EnvironmentWith(const std::map<std::string, std::string>& variables) {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (!variables.contains(std::string(text.substr(0, text.find('='))))) all.emplace_back(text);
+  }
+  for (const auto& [name, value] : variables) all.push_back(fmt::format("{}={}", name, value));
+  return all;
+}
+
+Error CannotRun(const std::string& command, int error) {
+  return {ErrorCode::kIo, fmt::format("cannot run '{}': {}", command, std::strerror(error))};
+}
+
+}  // namespace
+
+Status RunShellCommand(const std::string& command, const std::map<std::string, std::string>& variables,
+                       const InterruptGuard& interrupt, const std::function<void()>& meanwhile) {
+  std::vector<std::string> texts = EnvironmentWith(variables);
+  std::vector<char*> environment;
+  environment.reserve(texts.size() + 1);
+  for (std::string& text : texts) environment.push_back(text.data());
+  environment.push_back(nullptr);
+  std::string shell = "sh";
+  std::string option = "-c";
+  std::string script = command;
+  std::array<char*, 4> arguments = {shell.data(), option.data(), script.data(), nullptr};
+  pid_t child = -1;
+  const int spawned = ::posix_spawn(&child, "/bin/sh", nullptr, nullptr, arguments.data(), environment.data());
+  if (spawned != 0) return CannotRun(command, spawned);
+
+  // A descriptor that becomes readable when the child ends, so that one can wait for it and for a signal at once.
+  const int child_end = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
+  bool passed_on = false;
+  while (child_end >= 0) {
+    std::array<pollfd, 2> ends = {{{child_end, POLLIN, 0}, {passed_on ? -1 : interrupt.wake_up(), POLLIN, 0}}};
+    const int ready = ::poll(ends.data(), ends.size(), kMeanwhileMilliseconds);
+    if (ready > 0 && ends[0].revents != 0) break;
+    if (InterruptGuard::interrupted() && !passed_on) {
+      passed_on = true;
+      ::kill(child, SIGTERM);
+    }
+    if (ready == 0 && meanwhile) meanwhile();
+  }
+  if (child_end >= 0) ::close(child_end);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return CannotRun(command, errno);
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return Ok();
+  if (WIFEXITED(status)) {
+    return Error(ErrorCode::kIo, fmt::format("'{}' ended with status {}", command, WEXITSTATUS(status)));
+  }
+  return Error(ErrorCode::kIo, fmt::format("'{}' was ended by signal {}", command, WTERMSIG(status)));
+}
+
+}  // namespace weightwire

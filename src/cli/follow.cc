@@ -1,0 +1,232 @@
+#include "cli/follow.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "cli/adopt.h"
+#include "cli/child.h"
+#include "cli/durations.h"
+#include "cli/follower_id.h"
+#include "cli/format_numbers.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/live_line.h"
+#include "cli/load.h"
+#include "cli/run_access.h"
+#include "follow/follower.h"
+#include "follow/mirror.h"
+#include "runner/follow_loop.h"
+
+namespace weightwire {
+namespace {
+
+std::int64_t Milliseconds(std::chrono::nanoseconds duration) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+}
+
+// What the user sees of it.
+class Reporter {
+ public:
+  Reporter(const FollowOptions& options, const Follower& follower, const std::optional<Held>& held, const Clock& clock)
+      : options_(options), follower_(follower), clock_(clock) {
+    if (held.has_value()) held_ = held->version;
+  }
+
+  void Stepped(FollowerStep step) {
+    const bool rests = step == FollowerStep::kUpToDate || step == FollowerStep::kIdle;
+    if (!rests && step != FollowerStep::kLease && !began_.has_value()) began_ = clock_.Monotonic();
+    if (step == FollowerStep::kUpToDate) began_.reset();
+    if (line_.is_shown()) line_.Show(StatusLine());
+  }
+
+  void Applied() {
+    const FollowerStatus status = follower_.status();
+    const Record& record = follower_.held_record()->record;
+    const std::uint64_t bytes = status.bytes_fetched - std::exchange(bytes_before_, status.bytes_fetched);
+    const auto took = clock_.Monotonic() - std::exchange(began_, std::nullopt).value_or(clock_.Monotonic());
+    const std::optional<Version> from = std::exchange(held_, record.version);
+    line_.Erase();
+    if (options_.json) {
+      JsonOutput json;
+      json["event"] = "version";
+      json["version"] = record.version;
+      json["step"] = record.step;
+      json["from"] = from.has_value() ? JsonOutput(*from) : JsonOutput(nullptr);
+      json["state"] = ToHex(record.state);
+      json["bytes_fetched"] = bytes;
+      json["milliseconds"] = Milliseconds(took);
+      PrintLine(json);
+      return;
+    }
+    const std::string skipped =
+        from.has_value() && *from + 1 < record.version ? fmt::format(" from version {}", *from) : "";
+    fmt::print("version {} (step {}){}: fetched {} in {}\n", record.version, record.step, skipped, HumanBytes(bytes),
+               HumanSeconds(std::chrono::duration<double>(took).count()));
+    std::fflush(stdout);
+  }
+
+  void Troubled(const std::optional<Error>& error) {
+    line_.Erase();
+    if (options_.json) {
+      JsonOutput json;
+      json["event"] = error.has_value() ? "trouble" : "trouble_over";
+      if (error.has_value()) {
+        json["code"] = static_cast<int>(error->code());
+        json["error"] = error->message();
+      }
+      PrintLine(json);
+      return;
+    }
+    if (error.has_value()) {
+      fmt::print(stderr, "weightwire: {}; trying again\n", error->message());
+    } else {
+      fmt::print(stderr, "weightwire: it works again\n");
+    }
+  }
+
+  void Warn(const std::string& sentence) {
+    line_.Erase();
+    fmt::print(stderr, "weightwire: {}\n", sentence);
+  }
+
+  void Ended(FollowEnd end) {
+    line_.Erase();
+    const FollowerStatus status = follower_.status();
+    const char* reason = end == FollowEnd::kReached ? "reached" : end == FollowEnd::kStopped ? "stopped" : "up to date";
+    if (options_.json) {
+      JsonOutput json;
+      json["event"] = "end";
+      json["reason"] = reason;
+      json["version"] = status.held.has_value() ? JsonOutput(*status.held) : JsonOutput(nullptr);
+      json["versions_applied"] = status.versions_applied;
+      json["anchors_loaded"] = status.anchors_loaded;
+      json["bytes_fetched"] = status.bytes_fetched;
+      json["detours"] = status.detours;
+      PrintLine(json);
+      return;
+    }
+    if (!status.held.has_value()) {
+      fmt::print("{}: {}; it holds no version yet\n", options_.directory.string(), reason);
+      return;
+    }
+    fmt::print("{}: {}, with version {}\n", options_.directory.string(), reason, *status.held);
+  }
+
+ private:
+  static void PrintLine(const JsonOutput& json) {
+    fmt::print("{}\n", json.dump(-1, ' ', false, JsonOutput::error_handler_t::replace));
+    std::fflush(stdout);
+  }
+
+  [[nodiscard]] std::string StatusLine() const {
+    const FollowerStatus status = follower_.status();
+    std::string text = status.held.has_value() ? fmt::format("version {}", *status.held) : std::string("no version");
+    if (status.held.has_value() && status.newest.value_or(0) > *status.held) {
+      text += fmt::format(", {} behind for {}", *status.newest - *status.held,
+                          HumanDuration(std::chrono::duration_cast<std::chrono::seconds>(status.behind)));
+    }
+    return text + ", waits for " + status.waits_for;
+  }
+
+  const FollowOptions& options_;
+  const Follower& follower_;
+  const Clock& clock_;
+  std::optional<Version> held_;
+  std::uint64_t bytes_before_ = 0;
+  std::optional<std::chrono::nanoseconds> began_;  // when the first thing was done for the next update
+  LiveLine line_;
+};
+
+Status RunExec(const FollowOptions& options, Follower& follower, const InterruptGuard& interrupt) {
+  const Record& record = follower.held_record()->record;
+  std::error_code ignored;
+  const std::map<std::string, std::string> variables = {
+      {"WEIGHTWIRE_VERSION", std::to_string(record.version)},
+      {"WEIGHTWIRE_STEP", std::to_string(record.step)},
+      {"WEIGHTWIRE_DIR", std::filesystem::absolute(options.directory, ignored).lexically_normal().string()}};
+  // A lease that cannot be renewed just now is tried again with everything else.
+  return RunShellCommand(*options.exec, variables, interrupt, [&follower] { static_cast<void>(follower.KeepLease()); });
+}
+
+Status CheckOptions(const FollowOptions& options) {
+  if (options.until.has_value() && options.stand_still.has_value()) {
+    return Error(ErrorCode::kInvalidArgument, "give either --until or --stand-still, not both");
+  }
+  return Ok();
+}
+
+// Asked for by number, and not there.
+Status CheckReached(const FollowOptions& options, const FollowerStatus& status, const Run& run) {
+  const std::optional<Version> wanted = options.until.has_value() ? options.until : options.stand_still;
+  if (!status.held.has_value()) {
+    return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version yet", run.store().Name()));
+  }
+  if (wanted.has_value() && *status.held < *wanted) {
+    return Error(ErrorCode::kNotFound,
+                 fmt::format("the run at {} has no version {} yet; {} holds version {}", run.store().Name(), *wanted,
+                             options.directory.string(), *status.held));
+  }
+  return Ok();
+}
+
+}  // namespace
+
+Status RunFollow(const FollowOptions& options, const World& world) {
+  WW_RETURN_IF_ERROR(CheckOptions(options));
+  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
+  const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
+  MirrorOptions mirror_options;
+  mirror_options.adopt = options.adopt;
+  mirror_options.carry_code = options.carry_code;
+  WW_TRY(const auto mirror,
+         OpenMirror(*world.files, options.directory, mirror_options, *machine.kernels, *machine.pool));
+  if (options.adopt && !mirror->held().has_value() && !mirror->damage().has_value()) {
+    WW_RETURN_IF_ERROR(AdoptByDigest(opened.run, *mirror));
+  }
+  SystemRandom random;
+  SystemClock clock;
+  WW_TRY(const Id id, FollowerIdOf(*world.files, options.directory, random));
+  FollowerOptions follower_options;
+  follower_options.name = options.name.value_or(DefaultFollowerName(options.directory));
+  follower_options.keep_lease = options.keep_lease;
+  follower_options.every_version = options.every_version;
+  Follower follower(opened.run, *mirror, id, follower_options, {&clock, machine.kernels, machine.pool.get()});
+  if (options.stand_still.has_value()) follower.StandStill(options.stand_still, /*back=*/true);
+
+  Reporter reporter(options, follower, mirror->held(), clock);
+  if (mirror->damage().has_value()) reporter.Warn(mirror->damage()->message());
+  FollowLoopOptions loop;
+  loop.once = options.once;
+  loop.until = options.until;
+  loop.poll = options.poll;
+  FollowLoopEvents events;
+  events.stepped = [&](FollowerStep step) {
+    reporter.Stepped(step);
+    return !InterruptGuard::interrupted();
+  };
+  events.troubled = [&](const std::optional<Error>& error) { reporter.Troubled(error); };
+  events.applied = [&]() -> Status {
+    reporter.Applied();
+    if (!options.exec.has_value()) return Ok();
+    const Status ran = RunExec(options, follower, interrupt);
+    if (ran.ok() || options.once) return ran;
+    reporter.Warn(ran.error().message());
+    return Ok();
+  };
+  InterruptSleeper sleeper;
+  const auto end = RunFollower(follower, loop, {&sleeper, &random}, events);
+  // Whatever happened: what is written is brought to the disk, and the lease given back.
+  const Status settled = mirror->Settle();
+  const Status left = follower.Leave();
+  if (!end.ok()) return end.error();
+  WW_RETURN_IF_ERROR(settled);
+  if (!left.ok()) reporter.Warn(left.error().message() + "; the lease stays until it expires");
+  if (end.value() == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower.status(), opened.run));
+  reporter.Ended(end.value());
+  return Ok();
+}
+
+}  // namespace weightwire

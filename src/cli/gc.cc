@@ -1,0 +1,101 @@
+#include "cli/gc.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "cli/durations.h"
+#include "cli/format_numbers.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/live_line.h"
+#include "cli/patience.h"
+#include "cli/run_access.h"
+#include "cli/text_table.h"
+
+namespace weightwire {
+namespace {
+
+JsonOutput ToJsonOutput(const GcAmount& amount) { return {{"objects", amount.objects}, {"bytes", amount.bytes}}; }
+
+void ReportJson(const GcCommandOptions& options, const Collector& collector) {
+  const GcProgress& progress = collector.progress();
+  JsonOutput json;
+  json["location"] = options.run;
+  json["dry_run"] = options.gc.dry_run;
+  json["seen"] = ToJsonOutput(progress.seen);
+  json["may_go"] = ToJsonOutput(progress.may_go);
+  json["kept_by_leases"] = ToJsonOutput(progress.kept_by_leases);
+  json["removed"] = ToJsonOutput(progress.removed);
+  json["living_leases"] = progress.living_leases;
+  json["damaged_leases"] = progress.damaged_leases;
+  json["more"] = progress.more;
+  json["keys"] = JsonOutput::array();
+  for (const Removal& removal : collector.may_go()) json["keys"].push_back(removal.key);
+  PrintJson(json);
+}
+
+std::string Amount(const GcAmount& amount) {
+  return fmt::format("{} {}, {}", WithCommas(amount.objects), amount.objects == 1 ? "object" : "objects",
+                     HumanBytes(amount.bytes));
+}
+
+void ReportText(const GcCommandOptions& options, const Collector& collector) {
+  const GcProgress& progress = collector.progress();
+  fmt::print("{}: deltas and anchors have {}\n", options.run, Amount(progress.seen));
+  if (options.gc.dry_run) {
+    TextTable table("lrr");
+    for (const Removal& removal : collector.may_go()) {
+      table.AddRow({removal.key, WithCommas(removal.objects), HumanBytes(removal.bytes)});
+    }
+    fmt::print("may go           {}\n{}", Amount(progress.may_go), table.Render());
+  } else {
+    fmt::print("removed          {}\n", Amount(progress.removed));
+  }
+  if (progress.kept_by_leases.objects > 0) {
+    fmt::print("kept by leases   {} ({} of {} alive)\n", Amount(progress.kept_by_leases), progress.living_leases,
+               progress.living_leases == 1 ? "follower" : "followers");
+  }
+  if (progress.damaged_leases > 0) {
+    fmt::print("{} cannot be read: nothing goes while one of them may be alive\n",
+               progress.damaged_leases == 1 ? "one lease" : fmt::format("{} leases", progress.damaged_leases));
+  }
+  if (progress.more) fmt::print("There is more than one pass removes: run it again.\n");
+}
+
+}  // namespace
+
+Status RunGc(const GcCommandOptions& options, const World& world) {
+  WW_RETURN_IF_ERROR(CheckPolicy(options.gc.policy));
+  WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
+  if (!options.gc.dry_run) WW_RETURN_IF_ERROR(opened.run.CheckMayWrite());
+  SystemRandom random;
+  Collector collector(opened.run, options.gc, random);
+  const InterruptGuard interrupt;
+  Status done;
+  {
+    LiveLine line;
+    done = WithPatience(interrupt, [&]() -> Result<bool> {
+      WW_TRY(const GcStep step, collector.Step());
+      line.Show(step.text);
+      if (step.what == GcStep::What::kWaits) {
+        const auto seconds = std::chrono::ceil<std::chrono::seconds>(step.wait);
+        line.Show(fmt::format("what goes is marked; removing it in {}", HumanDuration(seconds)));
+        static_cast<void>(InterruptGuard::WaitFor(std::min(step.wait, std::chrono::milliseconds(1'000))));
+      }
+      return step.what == GcStep::What::kDone;
+    });
+  }
+  if (!done.ok() && InterruptGuard::interrupted()) {
+    return Error(done.error().code(), "interrupted; what was marked goes with the next gc");
+  }
+  WW_RETURN_IF_ERROR(done);
+  if (options.json) {
+    ReportJson(options, collector);
+  } else {
+    ReportText(options, collector);
+  }
+  return Ok();
+}
+
+}  // namespace weightwire

@@ -1,0 +1,209 @@
+// The command in a world where the process is killed: before the effect on the disk or the store whose number (from 1)
+// the variable DIE_BEFORE_EFFECT holds. Everything before that effect has happened, nothing after it; so a test that
+// tries all numbers kills the command at every point there is.
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): kill is POSIX
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "base/real_file_system.h"
+#include "cli/command.h"
+#include "store/file_store.h"
+
+namespace weightwire {
+namespace {
+
+// Counts effects, by any thread.
+class Fate {
+ public:
+  explicit Fate(long deadly) : deadly_(deadly) {}
+  void Effect() {
+    if (++effects_ == deadly_) ::kill(::getpid(), SIGKILL);
+  }
+
+ private:
+  const long deadly_;
+  std::atomic<long> effects_{0};
+};
+
+class DyingUpload final : public Upload {
+ public:
+  DyingUpload(std::unique_ptr<Upload> inner, Fate& fate)
+      : Upload(inner->size_bytes(), inner->part_bytes()), inner_(std::move(inner)), fate_(fate) {}
+  Status Finish() override {
+    fate_.Effect();
+    return inner_->Finish();
+  }
+  Status Abort() override {
+    fate_.Effect();
+    return inner_->Abort();
+  }
+
+ private:
+  Status DoWritePart(std::uint64_t index, std::span<const std::uint8_t> bytes) override {
+    fate_.Effect();
+    return inner_->WritePart(index, bytes);
+  }
+
+  const std::unique_ptr<Upload> inner_;
+  Fate& fate_;
+};
+
+class DyingStore final : public Store {
+ public:
+  DyingStore(std::unique_ptr<Store> inner, Fate& fate) : inner_(std::move(inner)), fate_(fate) {}
+  [[nodiscard]] std::string Name() const override { return inner_->Name(); }
+  Result<WallTime> Now() override { return inner_->Now(); }
+
+ private:
+  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override {
+    return inner_->Get(key, max_bytes);
+  }
+  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
+    return inner_->Read(key, offset, out);
+  }
+  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override {
+    fate_.Effect();
+    return inner_->Put(key, bytes);
+  }
+  Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
+    fate_.Effect();
+    return inner_->PutIfAbsent(key, bytes);
+  }
+  Result<ObjectInfo> DoStat(std::string_view key) override { return inner_->Stat(key); }
+  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view after, std::size_t limit) override {
+    return inner_->List(prefix, after, limit);
+  }
+  Status DoRemove(std::string_view key) override {
+    fate_.Effect();
+    return inner_->Remove(key);
+  }
+  Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override {
+    fate_.Effect();
+    WW_TRY(auto upload, inner_->StartUpload(key, size_bytes));
+    return std::unique_ptr<Upload>(std::make_unique<DyingUpload>(std::move(upload), fate_));
+  }
+
+  const std::unique_ptr<Store> inner_;
+  Fate& fate_;
+};
+
+class DyingFile final : public NewFile {
+ public:
+  DyingFile(std::unique_ptr<NewFile> inner, Fate& fate) : inner_(std::move(inner)), fate_(fate) {}
+  Status Append(std::span<const std::uint8_t> bytes) override {
+    fate_.Effect();
+    return inner_->Append(bytes);
+  }
+  Status WriteAt(std::uint64_t offset, std::span<const std::uint8_t> bytes) override {
+    fate_.Effect();
+    return inner_->WriteAt(offset, bytes);
+  }
+  Status Resize(std::uint64_t size_bytes) override {
+    fate_.Effect();
+    return inner_->Resize(size_bytes);
+  }
+  Status Sync() override {
+    fate_.Effect();
+    return inner_->Sync();
+  }
+
+ private:
+  const std::unique_ptr<NewFile> inner_;
+  Fate& fate_;
+};
+
+class DyingUpdate final : public UpdateMap {
+ public:
+  DyingUpdate(std::unique_ptr<UpdateMap> inner, Fate& fate) : inner_(std::move(inner)), fate_(fate) {}
+  [[nodiscard]] std::uint64_t size_bytes() const override { return inner_->size_bytes(); }
+  Result<std::span<std::uint8_t>> ForWriting(std::uint64_t offset, std::uint64_t size) override {
+    fate_.Effect();
+    return inner_->ForWriting(offset, size);
+  }
+  Status Sync() override {
+    fate_.Effect();
+    return inner_->Sync();
+  }
+
+ private:
+  const std::unique_ptr<UpdateMap> inner_;
+  Fate& fate_;
+};
+
+class DyingFileSystem final : public FileSystem {
+ public:
+  explicit DyingFileSystem(Fate& fate) : fate_(fate) {}
+
+  Result<std::optional<FileInfo>> Stat(const Path& path) override { return inner_.Stat(path); }
+  Result<std::vector<std::uint8_t>> Read(const Path& path, std::uint64_t max_bytes) override {
+    return inner_.Read(path, max_bytes);
+  }
+  Result<std::vector<std::string>> List(const Path& directory) override { return inner_.List(directory); }
+  Result<std::unique_ptr<FileMap>> Map(const Path& path) override { return inner_.Map(path); }
+  Result<std::string> ReadLink(const Path& path) override { return inner_.ReadLink(path); }
+  std::string BootId() override { return inner_.BootId(); }
+  Result<std::unique_ptr<FileLock>> Lock(const Path& path, LockMode mode) override { return inner_.Lock(path, mode); }
+
+  Result<std::unique_ptr<UpdateMap>> MapForUpdate(const Path& path) override {
+    WW_TRY(auto map, inner_.MapForUpdate(path));
+    return std::unique_ptr<UpdateMap>(std::make_unique<DyingUpdate>(std::move(map), fate_));
+  }
+  Result<std::unique_ptr<NewFile>> Create(const Path& path) override {
+    fate_.Effect();
+    WW_TRY(auto file, inner_.Create(path));
+    return std::unique_ptr<NewFile>(std::make_unique<DyingFile>(std::move(file), fate_));
+  }
+  Result<std::unique_ptr<NewFile>> Clone(const Path& from, const Path& to) override {
+    fate_.Effect();
+    WW_TRY(auto file, inner_.Clone(from, to));
+    return std::unique_ptr<NewFile>(std::make_unique<DyingFile>(std::move(file), fate_));
+  }
+  Status MakeLink(std::string_view target, const Path& path) override {
+    fate_.Effect();
+    return inner_.MakeLink(target, path);
+  }
+  Status Rename(const Path& from, const Path& to) override {
+    fate_.Effect();
+    return inner_.Rename(from, to);
+  }
+  Status Remove(const Path& path) override {
+    fate_.Effect();
+    return inner_.Remove(path);
+  }
+  Status MakeDirectory(const Path& path) override {
+    fate_.Effect();
+    return inner_.MakeDirectory(path);
+  }
+  Status RemoveDirectory(const Path& path) override {
+    fate_.Effect();
+    return inner_.RemoveDirectory(path);
+  }
+  Status SyncDirectory(const Path& directory) override {
+    fate_.Effect();
+    return inner_.SyncDirectory(directory);
+  }
+
+ private:
+  RealFileSystem inner_;
+  Fate& fate_;
+};
+
+}  // namespace
+}  // namespace weightwire
+
+int main(int argc, char** argv) {
+  const char* const deadly = std::getenv("DIE_BEFORE_EFFECT");
+  weightwire::Fate fate(deadly == nullptr ? 0 : std::strtol(deadly, nullptr, 10));
+  weightwire::DyingFileSystem files(fate);
+  weightwire::World world;
+  world.files = &files;
+  world.open_store = [&fate](const std::string& location) -> weightwire::Result<std::unique_ptr<weightwire::Store>> {
+    return std::unique_ptr<weightwire::Store>(
+        std::make_unique<weightwire::DyingStore>(std::make_unique<weightwire::FileStore>(location, location), fate));
+  };
+  return weightwire::RunCommand(argc, argv, world);
+}
