@@ -1,0 +1,27 @@
+// One history: a world made from a seed, run with everything going wrong, then in calm, and judged.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "log/planted_bugs.h"
+
+namespace weightwire::sim {
+
+struct HistoryOptions {
+  std::uint64_t seed = 0;
+  PlantedBugs bugs;
+  bool show = false;  // every line as it happens
+};
+
+struct HistoryOutcome {
+  std::optional<std::string> violation;
+  std::string trace_hash;
+  std::uint64_t effects = 0;
+  std::uint64_t versions = 0;
+};
+
+HistoryOutcome RunHistory(const HistoryOptions& options);
+
+}  // namespace weightwire::sim

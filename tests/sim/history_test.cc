@@ -1,0 +1,49 @@
+// Thousands of histories, each from a seed. A failing one can be seen again, line by line: ./dev sim --seed N
+#include "sim/history.h"
+
+#include <gtest/gtest.h>
+
+namespace weightwire::sim {
+namespace {
+
+// The sanitizers are slow, and look for other things.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kSeeds = 60;
+#else
+constexpr std::uint64_t kSeeds = 2000;
+#endif
+
+TEST(HistoryTest, NothingWrongIsEverHeldAndEverybodyArrives) {
+  std::uint64_t versions = 0;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const HistoryOutcome outcome = RunHistory({.seed = seed, .bugs = {}});
+    ASSERT_FALSE(outcome.violation.has_value()) << "seed " << seed << ": " << *outcome.violation;
+    versions += outcome.versions;
+  }
+  // The histories are worth something: things get published in them.
+  EXPECT_GT(versions, 10 * kSeeds);
+}
+
+TEST(HistoryTest, TheSameSeedGivesTheSameHistory) {
+  for (const std::uint64_t seed : {1, 7, 23}) {
+    EXPECT_EQ(RunHistory({.seed = seed, .bugs = {}}).trace_hash, RunHistory({.seed = seed, .bugs = {}}).trace_hash);
+  }
+  EXPECT_NE(RunHistory({.seed = 1, .bugs = {}}).trace_hash, RunHistory({.seed = 2, .bugs = {}}).trace_hash);
+}
+
+// A simulator that finds nothing is worth nothing: bugs that were planted on purpose must be found.
+void ExpectFound(const PlantedBugs& bugs) {
+  constexpr std::uint64_t kEnough = 2000;
+  for (std::uint64_t seed = 0; seed < kEnough; ++seed) {
+    if (RunHistory({.seed = seed, .bugs = bugs}).violation.has_value()) return;
+  }
+  ADD_FAILURE() << "not found in " << kEnough << " histories";
+}
+
+TEST(PlantedBugTest, ARecordBeforeItsPartsIsFound) { ExpectFound({.record_before_parts = true}); }
+TEST(PlantedBugTest, ALostAnswerTakenForFailureIsFound) { ExpectFound({.lost_answer_is_failure = true}); }
+TEST(PlantedBugTest, AGcThatIgnoresLeasesIsFound) { ExpectFound({.gc_ignores_leases = true}); }
+TEST(PlantedBugTest, APartKeyWithoutItsHashIsFound) { ExpectFound({.part_key_without_hash = true}); }
+
+}  // namespace
+}  // namespace weightwire::sim

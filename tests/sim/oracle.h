@@ -1,0 +1,69 @@
+// What is true in a world: every state that was ever given to a publisher, and which of them each version is.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/threads.h"
+#include "codec/kernels.h"
+#include "log/record.h"
+#include "sim/sim_bucket.h"
+#include "sim/world.h"
+#include "tensor/layout.h"
+
+namespace weightwire::sim {
+
+// A model's weights, by the layout.
+struct Weights {
+  std::shared_ptr<const Layout> layout;
+  std::vector<std::vector<std::uint8_t>> tensors;
+
+  [[nodiscard]] std::vector<std::span<const std::uint8_t>> views() const { return {tensors.begin(), tensors.end()}; }
+};
+
+class Oracle {
+ public:
+  // Watches the bucket for records.
+  Oracle(World& world, Bucket& bucket);
+
+  [[nodiscard]] const Kernels& kernels() const { return *kernels_; }
+  [[nodiscard]] ThreadPool& pool() { return pool_; }
+
+  // The first weights of every history.
+  [[nodiscard]] Weights FirstWeights();
+  // A step of training: a few weights change, or none, or (seldom) a tensor comes or goes.
+  void Train(Weights& weights);
+
+  // To be said before a publisher is given them.
+  void MayBePublished(const Weights& weights);
+
+  [[nodiscard]] std::size_t version_count() const { return versions_.size(); }
+  [[nodiscard]] const Record& record(Version version) const { return versions_[version].known.record; }
+  // Any state that was ever given to a publisher.
+  [[nodiscard]] std::shared_ptr<const Weights> SomeWeights();
+
+  // That these bits are exactly the version; a violation otherwise.
+  void Expect(const std::string& who, Version version, const Layout& layout,
+              std::span<const std::span<const std::uint8_t>> tensors);
+
+ private:
+  struct VersionTruth {
+    KnownRecord known;
+    std::shared_ptr<const Weights> weights;
+  };
+
+  void OnRecord(std::string_view key, std::span<const std::uint8_t> bytes);
+  // That everything a record names is there.
+  void CheckComplete(const Record& record);
+
+  World& world_;
+  Bucket& bucket_;
+  const Kernels* kernels_;
+  ThreadPool pool_;
+  std::map<Sha256Digest, std::shared_ptr<const Weights>> made_;
+  std::vector<VersionTruth> versions_;
+};
+
+}  // namespace weightwire::sim

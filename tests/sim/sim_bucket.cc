@@ -1,0 +1,205 @@
+#include "sim/sim_bucket.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "log/keys.h"
+
+namespace weightwire::sim {
+namespace {
+
+std::string_view TextOf(std::span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+bool IsForEver(std::string_view key) {
+  return key == kWireKey || key.starts_with("versions/") || key.starts_with("layouts/");
+}
+
+bool Needs(const Lease& lease, std::string_view key) {
+  if (const auto place = PlaceOfPart(key); place.has_value()) {
+    return lease.needs_from.has_value() && place->from >= *lease.needs_from;
+  }
+  const auto anchor = AnchorOfKey(key);
+  return anchor.has_value() && lease.needs_anchor == anchor;
+}
+
+Error Dead() { return {ErrorCode::kUnavailable, "this machine is dead"}; }
+
+}  // namespace
+
+void Bucket::Store(std::string_view key, std::span<const std::uint8_t> bytes) {
+  const auto at = objects_.find(key);
+  const bool fresh = at == objects_.end();
+  const bool changes =
+      !fresh && !std::equal(bytes.begin(), bytes.end(), at->second.bytes.begin(), at->second.bytes.end());
+  if (changes && !key.starts_with(kLeasesPrefix))
+    world_.Violation(fmt::format("{} was overwritten with other bytes", key));
+  objects_.insert_or_assign(std::string(key), Object{{bytes.begin(), bytes.end()}, world_.clock().Wall()});
+  if (key.starts_with(kLeasesPrefix)) {
+    const auto lease = ParseLease(TextOf(bytes));
+    leases_[std::string(key)].push_back(
+        {world_.now(), world_.clock().Wall(), lease.ok() ? std::optional(lease.value()) : std::nullopt});
+  }
+  if (fresh && key.starts_with("versions/") && on_record) on_record(key, bytes);
+}
+
+void Bucket::Put(std::string_view key, std::span<const std::uint8_t> bytes) {
+  if (IsForEver(key)) world_.Violation(fmt::format("{} was put without asking whether it is there", key));
+  Store(key, bytes);
+}
+
+bool Bucket::PutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) {
+  if (objects_.contains(key)) return false;
+  Store(key, bytes);
+  return true;
+}
+
+void Bucket::Remove(std::string_view key, std::optional<std::uint64_t> leases_read_at) {
+  if (IsForEver(key)) world_.Violation(fmt::format("{} was removed", key));
+  if (objects_.contains(key) && (PlaceOfPart(key).has_value() || AnchorOfKey(key).has_value())) {
+    if (!leases_read_at.has_value()) world_.Violation(fmt::format("{} was removed without a look at the leases", key));
+    CheckLeases(key, leases_read_at.value_or(world_.now()));
+  }
+  objects_.erase(std::string(key));
+  if (key.starts_with(kLeasesPrefix)) {
+    leases_[std::string(key)].push_back({world_.now(), world_.clock().Wall(), std::nullopt});
+  }
+}
+
+void Bucket::CheckLeases(std::string_view key, std::uint64_t leases_read_at) {
+  for (const auto& [name, history] : leases_) {
+    // The lease as it was when the leases were read. It is alive if it was then.
+    const LeaseEvent* then = nullptr;
+    for (const LeaseEvent& event : history) {
+      if (event.at <= leases_read_at) then = &event;
+    }
+    if (then == nullptr || !then->lease.has_value()) continue;
+    if (!IsAlive(*then->lease, then->time, world_.clock().Wall())) continue;
+    if (Needs(*then->lease, key)) world_.Violation(fmt::format("{} was removed, which {} needs", key, name));
+  }
+}
+
+void Bucket::Later(std::string key, std::vector<std::uint8_t> bytes, bool only_if_absent) {
+  late_.push_back({std::move(key), std::move(bytes), only_if_absent});
+}
+
+void Bucket::DeliverLate() {
+  if (late_.empty()) return;
+  const std::size_t which = world_.random().Below(late_.size());
+  const LateWrite write = late_[which];
+  late_.erase(late_.begin() + static_cast<std::ptrdiff_t>(which));
+  world_.Trace(fmt::format("late arrives {}", write.key));
+  if (!write.only_if_absent) {
+    Store(write.key, write.bytes);
+  } else if (!objects_.contains(write.key)) {
+    Store(write.key, write.bytes);
+  }
+}
+
+Status BucketClient::Send(std::string_view what, std::string_view key) {
+  World& world = machine_.world();
+  if (world.faults() && world.random().Below(20) == 0) bucket_.DeliverLate();
+  if (!world.Effect(machine_, what, key)) return Dead();
+  if (world.Chance(world.rates().unavailable)) {
+    world.Trace("unavailable");
+    return Error(ErrorCode::kUnavailable, "the network is down");
+  }
+  return Ok();
+}
+
+void BucketClient::Damage(std::span<std::uint8_t> bytes) {
+  World& world = machine_.world();
+  if (bytes.empty() || !world.Chance(world.rates().damaged_read)) return;
+  world.Trace("damaged");
+  bytes[world.random().Below(bytes.size())] ^= static_cast<std::uint8_t>(1 + world.random().Below(255));
+}
+
+BucketClient::Fate BucketClient::WriteFate() {
+  World& world = machine_.world();
+  if (!world.Chance(world.rates().lost_answer)) return Fate::kAnswered;
+  const std::uint64_t which = world.random().Below(3);
+  world.Trace(fmt::format("answer lost {}", which));
+  return which == 0 ? Fate::kLostDone : which == 1 ? Fate::kLostNotDone : Fate::kLostLater;
+}
+
+Result<WallTime> BucketClient::Now() {
+  WW_RETURN_IF_ERROR(Send("now", ""));
+  return machine_.world().clock().Wall();
+}
+
+Result<std::vector<std::uint8_t>> BucketClient::DoGet(std::string_view key, std::uint64_t max_bytes) {
+  WW_RETURN_IF_ERROR(Send("get", key));
+  const auto at = bucket_.objects().find(key);
+  if (at == bucket_.objects().end()) return ObjectNotFound(key, *this);
+  if (at->second.bytes.size() > max_bytes) return ObjectTooLarge(key, *this, at->second.bytes.size(), max_bytes);
+  // Small objects come whole or not at all: they have no hash to check them by. What a damaged one does is the business
+  // of the parsers' own tests.
+  return at->second.bytes;
+}
+
+Status BucketClient::DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) {
+  WW_RETURN_IF_ERROR(Send("read", key));
+  const auto at = bucket_.objects().find(key);
+  if (at == bucket_.objects().end()) return ObjectNotFound(key, *this);
+  const auto& bytes = at->second.bytes;
+  if (offset > bytes.size() || out.size() > bytes.size() - offset) {
+    return ObjectEndsEarly(key, *this, offset + out.size(), bytes.size());
+  }
+  std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(offset), out.size(), out.begin());
+  Damage(out);
+  return Ok();
+}
+
+Status BucketClient::DoPut(std::string_view key, std::span<const std::uint8_t> bytes) {
+  WW_RETURN_IF_ERROR(Send("put", key));
+  const Fate fate = WriteFate();
+  if (fate == Fate::kAnswered || fate == Fate::kLostDone) bucket_.Put(key, bytes);
+  if (fate == Fate::kLostLater) bucket_.Later(std::string(key), {bytes.begin(), bytes.end()}, false);
+  if (fate != Fate::kAnswered) return Error(ErrorCode::kUnknownOutcome, "the answer was lost");
+  return Ok();
+}
+
+Result<PutOutcome> BucketClient::DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) {
+  WW_RETURN_IF_ERROR(Send("create", key));
+  const Fate fate = WriteFate();
+  if (fate == Fate::kLostLater) bucket_.Later(std::string(key), {bytes.begin(), bytes.end()}, true);
+  bool created = false;
+  if (fate == Fate::kAnswered || fate == Fate::kLostDone) created = bucket_.PutIfAbsent(key, bytes);
+  if (fate != Fate::kAnswered) return Error(ErrorCode::kUnknownOutcome, "the answer was lost");
+  return created ? PutOutcome::kCreated : PutOutcome::kExists;
+}
+
+Result<ObjectInfo> BucketClient::DoStat(std::string_view key) {
+  WW_RETURN_IF_ERROR(Send("stat", key));
+  const auto at = bucket_.objects().find(key);
+  if (at == bucket_.objects().end()) return ObjectNotFound(key, *this);
+  return ObjectInfo{at->first, at->second.bytes.size(), at->second.last_modified};
+}
+
+Result<std::vector<ObjectInfo>> BucketClient::DoList(std::string_view prefix, std::string_view start_after,
+                                                     std::size_t limit) {
+  WW_RETURN_IF_ERROR(Send("list", prefix));
+  if (prefix == kLeasesPrefix) leases_read_at_ = machine_.world().now();
+  std::vector<ObjectInfo> found;
+  for (auto at = bucket_.objects().upper_bound(start_after); at != bucket_.objects().end(); ++at) {
+    if (!at->first.starts_with(prefix)) {
+      if (at->first > prefix) break;
+      continue;
+    }
+    if (found.size() == limit) break;
+    found.push_back({at->first, at->second.bytes.size(), at->second.last_modified});
+  }
+  return found;
+}
+
+Status BucketClient::DoRemove(std::string_view key) {
+  WW_RETURN_IF_ERROR(Send("remove", key));
+  const Fate fate = WriteFate();
+  if (fate == Fate::kAnswered || fate == Fate::kLostDone) bucket_.Remove(key, leases_read_at_);
+  if (fate != Fate::kAnswered) return Error(ErrorCode::kUnknownOutcome, "the answer was lost");
+  return Ok();
+}
+
+}  // namespace weightwire::sim
