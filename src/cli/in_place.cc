@@ -498,6 +498,9 @@ Result<bool> FinishPendingUpdate(const fs::path& checkpoint, const FaultHook& ho
   for (const fs::path& leftover : incomplete) fs::remove(leftover, ignored);
   Disk disk(hook);
   for (const fs::path& journal : complete) {
+    // Whoever named it may have been killed before that was on the disk, and then a power failure could take it away
+    // from half-written weights.
+    WW_RETURN_IF_ERROR(SyncDirectory(journal.parent_path()));
     const Status finished = RollForward(journal, disk);
     if (!finished.ok()) return finished.error().In(fmt::format("cannot finish the update of {}", checkpoint.string()));
   }
