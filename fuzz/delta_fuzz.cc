@@ -144,28 +144,28 @@ void CheckTile(std::span<const std::uint8_t> input) {
   std::optional<std::vector<std::uint32_t>> positions;
   std::optional<Bytes> units;
   for (const Kernels* kernels : AllKernels()) {
-    std::vector<std::uint32_t> found(count);
-    Bytes fresh(base.size());
-    Bytes stale(base.size());
+    Bytes changes(count * RecordBytes(width));
     SparseTile tile;
     tile.base = base.data();
     tile.unit_count = count;
     tile.stream = stream;
+    tile.tables = &tables;
     tile.max_changed = count;
-    tile.positions = found.data();
-    tile.new_units = fresh.data();
-    tile.old_units = stale.data();
-    std::vector<std::uint32_t> times(kLanes * TimesRoom(count));
-    kernels->decode_sparse({&tile, 1}, width, tables, times.data(), TimesRoom(count));
-    found.resize(tile.intact ? tile.changed : 0);
-    fresh.resize(found.size() * static_cast<std::size_t>(width));
-    WW_CHECK(std::is_sorted(found.begin(), found.end()) && (found.empty() || found.back() < count));
-    for (std::size_t k = 0; k < found.size(); ++k) {
-      const auto size = static_cast<std::size_t>(width);
-      WW_CHECK(std::equal(stale.begin() + static_cast<std::ptrdiff_t>(k * size),
-                          stale.begin() + static_cast<std::ptrdiff_t>((k + 1) * size),
-                          base.begin() + static_cast<std::ptrdiff_t>(found[k] * size)));
-    }
+    tile.changes = changes.data();
+    std::vector<std::uint32_t> times(TimesRoom(count));
+    kernels->decode_sparse({&tile, 1}, width, times.data());
+    std::vector<std::uint32_t> found;
+    Bytes fresh;
+    WithUnit(width, [&]<typename Unit>() {
+      for (std::uint32_t k = 0; tile.intact && k < tile.changed; ++k) {
+        const TileChange<Unit> change = LoadChange<Unit>(changes.data(), k);
+        WW_CHECK(change.position < count && (found.empty() || found.back() < change.position));
+        WW_CHECK(change.old_unit == LoadUnit<Unit>(base.data(), change.position));
+        found.push_back(change.position);
+        fresh.resize(fresh.size() + sizeof(Unit));
+        StoreUnit<Unit>(fresh.data(), k, change.new_unit);
+      }
+    });
     WW_CHECK(!positions.has_value() || *positions == found);
     WW_CHECK(!units.has_value() || *units == fresh);
     positions = std::move(found);

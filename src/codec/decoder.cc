@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <tuple>
@@ -19,13 +21,16 @@ namespace weightwire {
 
 namespace {
 
-// Tiles that one job decodes: enough to keep all lanes busy to near the end, but of large tiles no more than there are
-// lanes, for a job may have to copy their base.
+// Tiles that one job decodes: of large tiles no more than there are lanes, for a job may have to copy their base.
 constexpr std::size_t kTilesPerJob = 4 * kLanes;
 constexpr std::uint64_t kJobUnits = 1 << 21;
 std::uint64_t TilesPerJob(int tile_log2) {
   return std::clamp<std::uint64_t>(kJobUnits >> tile_log2, kLanes, kTilesPerJob);
 }
+// Jobs whose base need not be copied are decoded together up to this many tiles, which keeps all lanes busy to near the
+// end, or units.
+constexpr std::uint64_t kTilesTogether = 4 * kLanes;
+constexpr std::uint64_t kUnitsTogether = 1 << 24;
 // Changes that a tile has room for at the least.
 constexpr std::uint64_t kLeastRoom = 256;
 // Units of the tiles that are decoded again with room for all their units to change.
@@ -57,14 +62,32 @@ struct Job {
   Digest digest_change;
 };
 
+// Memory that is written before it is read, and so need not be filled first.
+template <typename T>
+class Scratch {
+ public:
+  // Room for `size` at least; what was in it may be lost.
+  T* Room(std::size_t size) {
+    if (size > size_) {
+      memory_ = std::make_unique_for_overwrite<T[]>(size);
+      size_ = size;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<T[]> memory_;
+  std::size_t size_ = 0;
+};
+
 // Scratch memory of one thread.
 struct Worker {
   std::vector<std::uint8_t> base;
   std::vector<std::uint8_t> run;
-  std::vector<std::uint32_t> times;
-  std::vector<std::uint32_t> positions;
-  std::vector<std::uint8_t> new_units;
-  std::vector<std::uint8_t> old_units;
+  std::vector<SparseTile> tiles;
+  Scratch<std::uint32_t> times;
+  Scratch<std::uint8_t> changes;
+  Scratch<std::uint8_t> new_units;
   std::unique_ptr<Worker> for_large_tiles;
 
   Worker& ForLargeTiles() {
@@ -76,23 +99,18 @@ struct Worker {
 // Memory of a worker for what tiles decode to.
 class TileRoom {
  public:
-  TileRoom(Worker& worker, std::size_t units, std::size_t unit_bytes) : worker_(worker), unit_bytes_(unit_bytes) {
-    worker.positions.resize(std::max(worker.positions.size(), units));
-    worker.new_units.resize(std::max(worker.new_units.size(), units * unit_bytes));
-    worker.old_units.resize(std::max(worker.old_units.size(), units * unit_bytes));
-  }
+  TileRoom(Worker& worker, std::size_t units, int unit_bytes)
+      : next_(worker.changes.Room(units * RecordBytes(unit_bytes))), unit_bytes_(unit_bytes) {}
 
-  // The room of `size` units from `first` on.
-  void Give(SparseTile& tile, std::size_t first, std::uint32_t size) const {
-    tile.max_changed = std::min(size, tile.unit_count);
-    tile.positions = worker_.positions.data() + first;
-    tile.new_units = worker_.new_units.data() + first * unit_bytes_;
-    tile.old_units = worker_.old_units.data() + first * unit_bytes_;
+  // The next room, for tile.max_changed units.
+  void Give(SparseTile& tile) {
+    tile.changes = next_;
+    next_ += tile.max_changed * RecordBytes(unit_bytes_);
   }
 
  private:
-  Worker& worker_;
-  std::size_t unit_bytes_;
+  std::uint8_t* next_;
+  int unit_bytes_;
 };
 
 class Stager {
@@ -299,89 +317,139 @@ class Stager {
         jobs_.push_back({i, first, std::min(step, entry.map->unit_count() - first), {}, {}});
       }
     }
+    const std::vector<std::span<Job>> together = JobsTogether();
     std::atomic<bool> damaged = false;
-    pool_.ParallelFor(jobs_.size(), [&](std::size_t i, std::size_t worker) {
+    pool_.ParallelFor(together.size(), [&](std::size_t i, std::size_t worker) {
       if (damaged.load(std::memory_order_relaxed)) return;
-      const Entry& entry = entries_[jobs_[i].entry];
-      const bool intact = WithUnit(entry.map->unit_bytes(), [&]<typename Unit>() {
-        switch (entry.index->mode) {
-          case EntryMode::kSparse:
-            return DecodeSparseJob<Unit>(entry, jobs_[i], workers_[worker]);
-          case EntryMode::kGaps:
-            return DecodeGapsJob<Unit>(entry, jobs_[i], workers_[worker]);
-          case EntryMode::kDense:
-            return DecodeDenseJob<Unit>(entry, jobs_[i], workers_[worker]);
-          default:
-            CompareWholeJob<Unit>(entry, jobs_[i], workers_[worker]);
-            return true;
-        }
-      });
-      if (!intact) damaged.store(true, std::memory_order_relaxed);
+      if (!RunTogether(together[i], workers_[worker])) damaged.store(true, std::memory_order_relaxed);
     });
     if (damaged.load()) return Damaged("a tile does not decode to its end");
     return Ok();
   }
 
-  template <typename Unit>
-  bool DecodeSparseJob(const Entry& entry, Job& job, Worker& worker) {
-    const int log2 = entry.index->tile_log2;
-    const std::uint32_t tile_units = 1u << log2;
-    const std::uint8_t* base = BaseUnits(entry, job.first_unit, job.unit_count, worker);
-    const std::size_t first_tile = job.first_unit >> log2;
-    const std::size_t count = (job.unit_count + tile_units - 1) >> log2;
-    worker.times.resize(kLanes * TimesRoom(tile_units));
-    // Room for four times the average: nearly all tiles have less.
-    const std::uint64_t average = entry.index->changed * tile_units / entry.map->unit_count();
-    const auto room = static_cast<std::uint32_t>(std::min<std::uint64_t>(tile_units, 4 * average + kLeastRoom));
-    TileRoom rooms(worker, count * room, sizeof(Unit));
-    std::array<SparseTile, kTilesPerJob> tiles;
-    for (std::size_t k = 0; k < count; ++k) {
-      SparseTile& tile = tiles[k];
-      const std::size_t at = k << log2;
-      tile.base = base + at * sizeof(Unit);
-      tile.unit_count = static_cast<std::uint32_t>(std::min<std::uint64_t>(tile_units, job.unit_count - at));
-      tile.stream = entry.payload.subspan(entry.tile_offsets[first_tile + k], entry.index->tile_bytes[first_tile + k]);
-      rooms.Give(tile, k * room, room);
+  // Jobs of sparse entries that follow each other in groups, the others each on its own.
+  std::vector<std::span<Job>> JobsTogether() {
+    std::vector<std::span<Job>> groups;
+    const auto alone = [&](const Job& job) {
+      const Entry& entry = entries_[job.entry];
+      return entry.index->mode != EntryMode::kSparse || !entry.map->is_contiguous() ||
+             base_.InPlace(entry.origin).empty();
+    };
+    for (std::size_t begin = 0; begin < jobs_.size();) {
+      std::size_t end = begin + 1;
+      const Entry& first = entries_[jobs_[begin].entry];
+      const auto tiles = [&](const Job& job) { return job.unit_count >> entries_[job.entry].index->tile_log2; };
+      std::uint64_t tile_count = tiles(jobs_[begin]);
+      std::uint64_t unit_count = jobs_[begin].unit_count;
+      while (!alone(jobs_[begin]) && end < jobs_.size() && !alone(jobs_[end])) {
+        tile_count += tiles(jobs_[end]);
+        unit_count += jobs_[end].unit_count;
+        if (tile_count > kTilesTogether || unit_count > kUnitsTogether ||
+            entries_[jobs_[end].entry].map->unit_bytes() != first.map->unit_bytes())
+          break;
+        ++end;
+      }
+      groups.push_back(std::span(jobs_).subspan(begin, end - begin));
+      begin = end;
     }
-    const std::span<SparseTile> used = std::span(tiles).first(count);
-    kernels_.decode_sparse(used, sizeof(Unit), *entry.tables, worker.times.data(), TimesRoom(tile_units));
-    // The others again, in groups for which there is room. A group's results last until the next one is decoded.
+    return groups;
+  }
+
+  bool RunTogether(std::span<Job> jobs, Worker& worker) {
+    const Entry& entry = entries_[jobs.front().entry];
+    return WithUnit(entry.map->unit_bytes(), [&]<typename Unit>() {
+      switch (entry.index->mode) {
+        case EntryMode::kSparse:
+          return DecodeSparseJobs<Unit>(jobs, worker);
+        case EntryMode::kGaps:
+          return DecodeGapsJob<Unit>(entry, jobs.front(), worker);
+        case EntryMode::kDense:
+          return DecodeDenseJob<Unit>(entry, jobs.front(), worker);
+        default:
+          CompareWholeJob<Unit>(entry, jobs.front(), worker);
+          return true;
+      }
+    });
+  }
+
+  template <typename Unit>
+  bool DecodeSparseJobs(std::span<Job> jobs, Worker& worker) {
+    worker.tiles.clear();
+    std::size_t room = 0;
+    std::uint32_t largest = 0;
+    for (const Job& job : jobs) {
+      const Entry& entry = entries_[job.entry];
+      const IndexEntry& index = *entry.index;
+      const std::uint32_t tile_units = 1u << index.tile_log2;
+      const std::uint8_t* base = BaseUnits(entry, job.first_unit, job.unit_count, worker);
+      largest = std::max(largest, tile_units);
+      for (std::uint64_t at = 0; at < job.unit_count; at += tile_units) {
+        const std::size_t k = (job.first_unit + at) >> index.tile_log2;
+        SparseTile tile;
+        tile.base = base + at * sizeof(Unit);
+        tile.unit_count = static_cast<std::uint32_t>(std::min<std::uint64_t>(tile_units, job.unit_count - at));
+        tile.stream = entry.payload.subspan(entry.tile_offsets[k], index.tile_bytes[k]);
+        tile.tables = entry.tables.get();
+        // Twice what its share of the payload promises: nearly all tiles have less.
+        const double share = static_cast<double>(tile.stream.size()) / static_cast<double>(1 + entry.payload.size());
+        const auto likely = static_cast<std::uint64_t>(2 * share * static_cast<double>(index.changed)) + kLeastRoom;
+        tile.max_changed = static_cast<std::uint32_t>(std::min<std::uint64_t>(tile.unit_count, likely));
+        room += tile.max_changed;
+        worker.tiles.push_back(tile);
+      }
+    }
+    TileRoom rooms(worker, room, sizeof(Unit));
+    for (SparseTile& tile : worker.tiles) rooms.Give(tile);
+    kernels_.decode_sparse(worker.tiles, sizeof(Unit), worker.times.Room(TimesRoom(largest)));
+    std::span<SparseTile> left = worker.tiles;
+    for (Job& job : jobs) {
+      const int log2 = entries_[job.entry].index->tile_log2;
+      const std::size_t count = (job.unit_count + (std::uint64_t{1} << log2) - 1) >> log2;
+      if (!StageTiles<Unit>(job, left.first(count), worker)) return false;
+      left = left.subspan(count);
+    }
+    return true;
+  }
+
+  // The changes of a job's tiles, once they are decoded.
+  template <typename Unit>
+  bool StageTiles(Job& job, std::span<SparseTile> tiles, Worker& worker) {
+    const Entry& entry = entries_[job.entry];
+    const int log2 = entry.index->tile_log2;
+    // Those for whose changes there was no room again, in groups for which there is. A group's results last until the
+    // next one is decoded.
     std::vector<std::size_t> large;
-    for (std::size_t k = 0; k < count; ++k) {
-      if (!used[k].intact && used[k].max_changed < used[k].unit_count) large.push_back(k);
+    for (std::size_t k = 0; k < tiles.size(); ++k) {
+      if (!tiles[k].intact && tiles[k].max_changed < tiles[k].unit_count) large.push_back(k);
     }
     const std::size_t group = std::max<std::size_t>(1, kLargeRoomUnits >> log2);
     const auto decode_group = [&](std::size_t first) {
-      std::array<SparseTile, kTilesPerJob> again;
       const std::size_t size = std::min(group, large.size() - first);
-      const TileRoom large_rooms(worker.ForLargeTiles(), size * tile_units, sizeof(Unit));
+      std::vector<SparseTile> again;
+      TileRoom rooms(worker.ForLargeTiles(), size << log2, sizeof(Unit));
       for (std::size_t i = 0; i < size; ++i) {
-        again[i] = used[large[first + i]];
-        large_rooms.Give(again[i], i << log2, tile_units);
+        again.push_back(tiles[large[first + i]]);
+        again.back().max_changed = again.back().unit_count;
+        rooms.Give(again.back());
       }
-      kernels_.decode_sparse(std::span(again).first(size), sizeof(Unit), *entry.tables, worker.times.data(),
-                             TimesRoom(tile_units));
-      for (std::size_t i = 0; i < size; ++i) used[large[first + i]] = again[i];
+      kernels_.decode_sparse(again, sizeof(Unit), worker.times.Room(TimesRoom(1u << log2)));
+      for (std::size_t i = 0; i < size; ++i) tiles[large[first + i]] = again[i];
     };
     for (std::size_t first = 0; first < large.size(); first += group) decode_group(first);
     std::size_t changed = 0;
-    for (const SparseTile& tile : used) {
+    for (const SparseTile& tile : tiles) {
       if (!tile.intact) return false;
       changed += tile.changed;
     }
     if (changed > entry.index->changed) return false;
     ChunkWriter<Unit> writer(entry, job, changed);
     std::size_t next_large = 0;
-    for (std::size_t k = 0; k < count; ++k) {
+    for (std::size_t k = 0; k < tiles.size(); ++k) {
       if (next_large < large.size() && large[next_large] == k) {
         if (next_large % group == 0 && large.size() > group) decode_group(next_large);
         ++next_large;
       }
-      const SparseTile& tile = used[k];
-      for (std::uint32_t c = 0; c < tile.changed; ++c) {
-        writer.Add((k << log2) + tile.positions[c], LoadUnit<Unit>(tile.old_units, c),
-                   LoadUnit<Unit>(tile.new_units, c));
-      }
+      writer.AddTile(k << log2, tiles[k]);
     }
     writer.Finish();
     return true;
@@ -446,18 +514,18 @@ class Stager {
   bool DecodeDenseJob(const Entry& entry, Job& job, Worker& worker) {
     const int log2 = entry.index->tile_log2;
     const std::uint8_t* base = BaseUnits(entry, job.first_unit, job.unit_count, worker);
-    worker.new_units.resize(std::max<std::size_t>(worker.new_units.size(), job.unit_count * sizeof(Unit)));
+    std::uint8_t* new_units = worker.new_units.Room(job.unit_count * sizeof(Unit));
     const std::size_t first_tile = job.first_unit >> log2;
     for (std::uint64_t at = 0; at < job.unit_count; at += std::uint64_t{1} << log2) {
       const std::size_t tile = first_tile + (at >> log2);
       const auto count = static_cast<std::uint32_t>(std::min(std::uint64_t{1} << log2, job.unit_count - at));
       const auto stream = entry.payload.subspan(entry.tile_offsets[tile], entry.index->tile_bytes[tile]);
       if (!DecodeDenseTile(stream, base + at * sizeof(Unit), count, sizeof(Unit), *entry.tables,
-                           worker.new_units.data() + at * sizeof(Unit))) {
+                           new_units + at * sizeof(Unit))) {
         return false;
       }
     }
-    StageDifferences<Unit>(entry, job, base, worker.new_units.data());
+    StageDifferences<Unit>(entry, job, base, new_units);
     return true;
   }
 
@@ -506,7 +574,7 @@ class Stager {
         NextRun(box_unit);
       }
       if (count_ == chunk_.offsets.size()) [[unlikely]]
-        Grow();
+        Grow(1);
       const std::uint64_t unit = box_unit + to_tensor_;
       digest_.Change<Unit>(unit, old_unit, new_unit);
       chunk_.offsets[count_] = static_cast<std::uint32_t>(unit - chunk_.first_unit);
@@ -515,15 +583,43 @@ class Stager {
       ++count_;
     }
 
+    // All changes of a tile, which begins at `at`.
+    void AddTile(std::uint64_t at, const SparseTile& tile) {
+      if (tile.changed == 0) return;
+      const std::uint64_t box_unit = job_.first_unit + at;
+      if (box_unit < run_begin_ || box_unit + tile.unit_count > run_end_) {
+        for (std::uint32_t c = 0; c < tile.changed; ++c) {
+          const TileChange<Unit> change = LoadChange<Unit>(tile.changes, c);
+          Add(at + change.position, change.old_unit, change.new_unit);
+        }
+        return;
+      }
+      // All of it within one run of the tensor.
+      if (count_ + tile.changed > chunk_.offsets.size()) Grow(tile.changed);
+      const std::uint64_t unit = box_unit + to_tensor_;
+      const auto offset = static_cast<std::uint32_t>(unit - chunk_.first_unit);
+      std::uint32_t* offsets = chunk_.offsets.data() + count_;
+      std::uint8_t* old_units = chunk_.old_units.data() + count_ * sizeof(Unit);
+      std::uint8_t* new_units = chunk_.new_units.data() + count_ * sizeof(Unit);
+      for (std::uint32_t c = 0; c < tile.changed; ++c) {
+        const TileChange<Unit> change = LoadChange<Unit>(tile.changes, c);
+        offsets[c] = offset + change.position;
+        StoreUnit<Unit>(old_units, c, change.old_unit);
+        StoreUnit<Unit>(new_units, c, change.new_unit);
+      }
+      digest_.Changes<Unit>(chunk_.first_unit, {offsets, tile.changed}, old_units, new_units);
+      count_ += tile.changed;
+    }
+
     void Finish() {
       Flush();
       job_.digest_change = digest_.Finish();
     }
 
    private:
-    void Grow() {
+    void Grow(std::size_t more) {
       const bool one_run = map_.is_contiguous();
-      Resize(one_run && expected_ > count_ ? expected_ : std::max<std::size_t>(16, 2 * count_));
+      Resize(one_run && expected_ > count_ ? expected_ : std::max<std::size_t>({16, 2 * count_, count_ + more}));
     }
 
     void Resize(std::size_t count) {
@@ -535,7 +631,8 @@ class Stager {
     void NextRun(std::uint64_t box_unit) {
       const std::uint64_t run = box_unit / map_.run_units();
       to_tensor_ = map_.RunStart(run) - run * map_.run_units();  // modulo 2^64
-      run_end_ = (run + 1) * map_.run_units();
+      run_begin_ = run * map_.run_units();
+      run_end_ = run_begin_ + map_.run_units();
       chunk_.first_unit = box_unit + to_tensor_;
     }
 
@@ -553,6 +650,7 @@ class Stager {
     StagedChunk chunk_;
     std::size_t count_ = 0;
     std::uint64_t to_tensor_ = 0;
+    std::uint64_t run_begin_ = 0;
     std::uint64_t run_end_ = 0;
     DigestOfChanges digest_;
   };

@@ -3,16 +3,19 @@
 // be called from any thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/result.h"
 #include "codec/gap_tile.h"
 #include "codec/tables.h"
+#include "codec/units.h"
 
 namespace weightwire {
 
@@ -38,15 +41,38 @@ struct DigestSums {
   std::array<std::uint64_t, 2> lane;  // below 2^61 + 8: reduced, though not to the smallest residue
 };
 
+// A changed unit of a tile. In memory it is the position and the old and new bits, each in two bytes at least.
+template <typename Unit>
+struct TileChange {
+  std::uint32_t position;
+  Unit old_unit;
+  Unit new_unit;
+};
+constexpr std::size_t RecordBytes(int unit_bytes) { return 4 + 2 * static_cast<std::size_t>(std::max(2, unit_bytes)); }
+template <typename Unit>
+using RecordUnit = std::conditional_t<sizeof(Unit) == 1, std::uint16_t, Unit>;
+template <typename Unit>
+TileChange<Unit> LoadChange(const std::uint8_t* changes, std::size_t k) {
+  const std::uint8_t* from = changes + k * RecordBytes(sizeof(Unit));
+  return {LoadUnit<std::uint32_t>(from, 0), static_cast<Unit>(LoadUnit<RecordUnit<Unit>>(from + 4, 0)),
+          static_cast<Unit>(LoadUnit<RecordUnit<Unit>>(from + 4, 1))};
+}
+template <typename Unit>
+void StoreChange(std::uint8_t* changes, std::size_t k, const TileChange<Unit>& change) {
+  std::uint8_t* to = changes + k * RecordBytes(sizeof(Unit));
+  StoreUnit<std::uint32_t>(to, 0, change.position);
+  StoreUnit<RecordUnit<Unit>>(to + 4, 0, change.old_unit);
+  StoreUnit<RecordUnit<Unit>>(to + 4, 1, change.new_unit);
+}
+
 // One tile of the sparse modes, as the decoder sees it.
 struct SparseTile {
   const std::uint8_t* base = nullptr;  // unit_count units
   std::uint32_t unit_count = 0;
   std::span<const std::uint8_t> stream;  // the tile's bytes
+  const ExpandedTables* tables = nullptr;
   std::uint32_t max_changed = 0;
-  std::uint32_t* positions = nullptr;  // room for max_changed; the changed units, ascending
-  std::uint8_t* new_units = nullptr;   // room for max_changed units, each
-  std::uint8_t* old_units = nullptr;
+  std::uint8_t* changes = nullptr;  // room for max_changed; the changes, ascending
   // Results.
   std::uint32_t changed = 0;
   bool intact = false;  // false: the stream is damaged, and the other results mean nothing
@@ -95,10 +121,9 @@ struct Kernels {
   DigestSums (*digest_words)(const std::uint8_t* data, std::uint32_t first_word, std::uint32_t word_count,
                              const DigestKeys& keys);
 
-  // Decodes tiles of one entry, many side by side. `times` is scratch memory, room for kLanes * TimesRoom(of the
-  // largest).
-  void (*decode_sparse)(std::span<SparseTile> tiles, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,
-                        std::size_t times_stride);
+  // Decodes tiles, many side by side; it is fastest if those with the same tables follow each other. `times` is scratch
+  // memory, room for TimesRoom(of the largest).
+  void (*decode_sparse)(std::span<SparseTile> tiles, int unit_bytes, std::uint32_t* times);
 
   // Decodes tiles of one entry. REQUIRES: their streams were opened (gap_tile.h) for tiles of their sizes.
   void (*decode_gaps)(std::span<GapTile> tiles, int unit_bytes);

@@ -56,10 +56,9 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
 #include "codec/gap_decode-inl.h"
 #include "codec/sparse_decode-inl.h"
 
-void DecodeSparse(std::span<SparseTile> tiles, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,
-                  std::size_t) {
+void DecodeSparse(std::span<SparseTile> tiles, int unit_bytes, std::uint32_t* times) {
   WithUnit(unit_bytes, [&]<typename Unit>() {
-    for (SparseTile& tile : tiles) DecodeTile<Unit>(tile, tables, times);
+    for (SparseTile& tile : tiles) DecodeTile<Unit>(tile, *tile.tables, times);
   });
 }
 

@@ -233,36 +233,6 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
 
 // --- decode_sparse ---
 
-// The first k >= from whose time is after `target`, modulo 2^32; one is known to exist within reach. Whole vectors may
-// reach past the last time; the room after it is the caller's (TimesRoom).
-HWY_INLINE std::uint32_t FirstAfter(const std::uint32_t* times, std::uint32_t from, std::uint32_t target) {
-  const hn::ScalableTag<std::int32_t> ints;
-  constexpr auto kCount = static_cast<std::uint32_t>(hn::MaxLanes(hn::ScalableTag<std::uint32_t>()));
-  constexpr std::uint32_t kAtOnce = 32;  // seldom not enough, and a second round is a misprediction
-  const auto targets = hn::Set(kWords, target);
-  for (;; from += kAtOnce) {
-    std::uint64_t after = 0;
-    for (std::uint32_t k = 0; k < kAtOnce; k += kCount) {
-      const auto later = hn::BitCast(ints, hn::Sub(hn::LoadU(kWords, times + from + k), targets));
-      after |= MaskBits(ints, hn::Gt(later, hn::Zero(ints))) << k;
-    }
-    if (after != 0) return from + LowestBit(after);
-  }
-}
-
-// How many of the ascending numbers are below the position; one is known not to be.
-HWY_INLINE std::uint32_t CountBelow(const std::uint32_t* lasts, std::uint32_t position) {
-  constexpr auto kLanes = static_cast<std::uint32_t>(hn::MaxLanes(hn::ScalableTag<std::uint32_t>()));
-  const auto positions = hn::Set(kWords, position);
-  for (std::uint32_t from = 0;; from += kSymbolStep) {
-    std::uint64_t below = 0;
-    for (std::uint32_t k = 0; k < kSymbolStep; k += kLanes) {
-      below |= MaskBits(kWords, hn::Lt(hn::LoadU(kWords, lasts + from + k), positions)) << k;
-    }
-    if (below != (1u << kSymbolStep) - 1) return from + LowestBit(~below);
-  }
-}
-
 constexpr std::size_t kWordLanes = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
 static_assert(kLanes % kWordLanes == 0 && kWordLanes >= 4);
 
@@ -384,6 +354,7 @@ HWY_INLINE RateColumns TransposeRates(const LoadBlockOfLane& load_block, int shi
 }
 
 #include "codec/sparse_decode-inl.h"
+#include "codec/lane_windows-inl.h"
 #include "codec/sparse_lanes-inl.h"
 
 // --- locate_changes ---

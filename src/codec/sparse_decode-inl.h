@@ -108,9 +108,8 @@ void DecodeTile(SparseTile& tile, const ExpandedTables& tables, std::uint32_t* t
     const SymbolSlot& slot = tables.slots[at];
     coder.Pop(slot.event);
     const std::uint64_t magnitude = slot.least_magnitude + PopRawBits(coder, static_cast<int>(slot.extra_bits));
-    tile.positions[tile.changed] = found.index;
-    StoreUnit<Unit>(tile.old_units, tile.changed, old_unit);
-    StoreUnit<Unit>(tile.new_units, tile.changed, Stepped<Unit>(old_unit, {down, magnitude}, tables.rule.order));
+    const Unit new_unit = Stepped<Unit>(old_unit, {down, magnitude}, tables.rule.order);
+    StoreChange<Unit>(tile.changes, tile.changed, {found.index, old_unit, new_unit});
     ++tile.changed;
   }
   tile.intact = coder.Finished();

@@ -1,51 +1,10 @@
 // Decoding of sparse tiles, fast: many tiles side by side, one a lane. Included by kernels_simd.cc inside each target's
 // namespace; no include guard on purpose.
 //
-// Decoding a tile is one long chain of dependent steps. So all lanes go through each phase of an event before any goes
-// on to the next phase: the arithmetic that is the same for all is done on vectors with a tile in each lane, and what
-// each lane has to look up on its own overlaps with what the others look up. There are hardly any branches on the data,
-// because a misprediction would throw the overlapped work away.
-
-struct LaneState {
-  // One number a lane, in arrays that are loaded as vectors. The coder's state is high * 2^32 + low.
-  HWY_ALIGN std::array<std::uint32_t, kLanes> low;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> high;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> next_word;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> words_left;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> next;       // the first unit not yet passed
-  HWY_ALIGN std::array<std::uint32_t, kLanes> zero;       // when the wait began, modulo 2^32 …
-  HWY_ALIGN std::array<std::uint32_t, kLanes> zero_high;  // … and the rest of it
-  HWY_ALIGN std::array<std::uint32_t, kLanes> total;      // the end of the tile, modulo 2^32
-  HWY_ALIGN std::array<std::uint32_t, kLanes> changed;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> max_changed;
-  // Of the event that is being decoded.
-  HWY_ALIGN std::array<std::uint32_t, kLanes> position;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> time;  // the guess, from zero on or (once units are found) as it is
-  HWY_ALIGN std::array<std::uint32_t, kLanes> block;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> index;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> begin;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> end;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> old_unit;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> new_unit;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> down;  // all ones or nothing
-  HWY_ALIGN std::array<std::uint32_t, kLanes> unit_class;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> start;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> width;
-  HWY_ALIGN std::array<std::uint32_t, kLanes> magnitude;
-  HWY_ALIGN std::array<LaneSlot, kLanes> slot;
-  // The rest is each lane's own.
-  std::array<std::uint64_t, kLanes> total_exact;
-  std::array<const std::uint8_t*, kLanes> words;
-  std::array<std::uint32_t*, kLanes> times;
-  std::array<const std::uint8_t*, kLanes> block_units;  // of the event's block
-  std::array<std::uint32_t, kLanes> whole_blocks;
-  std::array<std::array<std::uint8_t, kTimeBlock * 4>, kLanes> last_block;  // what is left of the tile, zeros after it
-  std::array<const std::uint8_t*, kLanes> base;
-  std::array<std::uint32_t*, kLanes> positions;
-  std::array<std::uint8_t*, kLanes> new_units;
-  std::array<std::uint8_t*, kLanes> old_units;
-  std::array<SparseTile*, kLanes> tile;
-};
+// Decoding a tile is one long chain of dependent steps. So a vector holds a tile in each of its lanes, and a few such
+// groups take turns: each goes through a phase of an event before any goes on to the next phase, and what the lanes
+// have to look up overlaps. There are hardly any branches on the data, because a misprediction would throw the
+// overlapped work away. A lane whose tile is done goes through the motions without effect until it gets another.
 
 // Even lanes and odd lanes as 64-bit numbers, and back.
 HWY_INLINE auto OddWords(Words v) { return hn::BitCast(kWords, hn::ShiftRight<32>(hn::BitCast(kLongs, v))); }
@@ -95,7 +54,48 @@ HWY_INLINE Words WaitingOf(Words t) {
   return (LookUpEight(kLaneTables.knot, piece) - fall) >> hn::ShiftRight<kOctaveBits>(t);
 }
 
-// GuessTime() of every lane.
+// table[index mod 16] of every lane.
+HWY_INLINE Words LookUpSixteen(const std::uint32_t* table, Words index) {
+#if HWY_TARGET == HWY_AVX3
+  return Words{_mm512_permutexvar_epi32(index.raw, hn::Load(kWords, table).raw)};
+#elif HWY_MAX_BYTES >= 32
+  const auto within = hn::IndicesFromVec(kWords, hn::And(index, hn::Set(kWords, 7)));
+  const auto low = hn::TableLookupLanes(hn::Load(kWords, table), within);
+  const auto high = hn::TableLookupLanes(hn::Load(kWords, table + 8), within);
+  return hn::IfThenElse(hn::Ne(hn::And(index, hn::Set(kWords, 8)), hn::Zero(kWords)), high, low);
+#else
+  HWY_ALIGN std::uint32_t lanes[kWordLanes];
+  hn::Store(index, kWords, lanes);
+  for (std::uint32_t& lane : lanes) lane = table[lane & 15];
+  return hn::Load(kWords, lanes);
+#endif
+}
+
+// What GuessTimeOf looks up. An octave of the waiting is cut into 16 cells, each with at most one knot in it.
+struct GuessTables {
+  HWY_ALIGN std::array<std::uint32_t, 16> first_piece;  // at the upper end of the cell
+  HWY_ALIGN std::array<std::uint32_t, 16> knot;         // in the cell, or 0
+  HWY_ALIGN std::array<float, 16> inverse;              // time over drop, of each piece
+};
+constexpr GuessTables MakeGuessTables() {
+  using namespace waiting_internal;
+  GuessTables tables{};
+  for (std::uint32_t cell = 0; cell < 16; ++cell) {
+    const std::uint32_t lower = (1u << 30) + (cell << 26);
+    const std::uint32_t upper = lower + (1u << 26) - 1;
+    std::uint32_t piece = 0;
+    while (upper < kKnots[piece + 1]) ++piece;
+    tables.first_piece[cell] = piece;
+    tables.knot[cell] = lower < kKnots[piece + 1] ? kKnots[piece + 1] : 0;
+    tables.inverse[cell] = static_cast<float>(1u << kPieceBits) / static_cast<float>(kPieces.drop[cell % 8]);
+  }
+  return tables;
+}
+constexpr GuessTables kGuessTables = MakeGuessTables();
+// Floats round, so this guess may be off by one more than GuessTime().
+constexpr std::uint32_t kLaneGuessError = kGuessError + 1;
+
+// About GuessTime() of every lane.
 HWY_INLINE Words GuessTimeOf(Words v) {
   // The place of the highest bit is the exponent of a float; the bit below it is cleared so that nothing rounds up.
   const hn::RebindToSigned<decltype(kWords)> ints;
@@ -104,417 +104,867 @@ HWY_INLINE Words GuessTimeOf(Words v) {
   const auto exponent = hn::ShiftRight<23>(hn::BitCast(kWords, hn::ConvertTo(floats, high_bit)));
   const auto octave = hn::Sub(hn::Set(kWords, 127 + 30), exponent);
   const auto scaled = v << octave;
-  const auto one = hn::Set(kWords, 1);
-  Words piece = hn::Zero(kWords);
-  for (std::size_t j = 1; j < 8; ++j) {
-    piece = hn::Add(piece, hn::IfThenElseZero(hn::Lt(scaled, hn::Set(kWords, waiting_internal::kKnots[j])), one));
-  }
-  const auto fallen = hn::Sub(LookUpEight(kLaneTables.knot, piece), scaled);
-  const auto within = MultiplyShift<32>(fallen, LookUpEight(kLaneTables.inverse, piece));
+  const auto cell = hn::ShiftRight<26>(scaled);
+  const auto next_piece = hn::BitCast(ints, scaled) < hn::BitCast(ints, LookUpSixteen(kGuessTables.knot.data(), cell));
+  const auto piece = hn::Add(LookUpSixteen(kGuessTables.first_piece.data(), cell),
+                             hn::IfThenElseZero(hn::RebindMask(kWords, next_piece), hn::Set(kWords, 1)));
+  const auto fallen = hn::ConvertTo(floats, hn::BitCast(ints, hn::Sub(LookUpEight(kLaneTables.knot, piece), scaled)));
+  const auto inverse =
+      hn::BitCast(floats, LookUpSixteen(reinterpret_cast<const std::uint32_t*>(kGuessTables.inverse.data()), piece));
+  const auto within = hn::BitCast(kWords, hn::ConvertTo(ints, hn::Mul(fallen, inverse)));
   return hn::Add(within,
                  hn::Add(hn::ShiftLeft<kOctaveBits>(octave), hn::ShiftLeft<waiting_internal::kPieceBits>(piece)));
 }
 
-// RansDecoder::Pop for the lanes from `l` on.
-HWY_INLINE void PopLanes(LaneState& s, std::size_t l, Words start, Words width) {
-  const auto low = hn::Load(kWords, s.low.data() + l);
-  const auto high = hn::Load(kWords, s.high.data() + l);
-  const auto rest = hn::Sub(low, start);
-  const auto mask = hn::Set(kLongs, 0xffffffff);
-  const auto even = hn::Add(hn::MulEven(width, high), hn::And(hn::BitCast(kLongs, rest), mask));
-  const auto odd = hn::Add(hn::MulEven(OddWords(width), OddWords(high)), hn::ShiftRight<32>(hn::BitCast(kLongs, rest)));
-  auto new_low = hn::OddEven(hn::BitCast(kWords, hn::ShiftLeft<32>(odd)), hn::BitCast(kWords, even));
-  auto new_high = hn::OddEven(hn::BitCast(kWords, odd), hn::BitCast(kWords, hn::ShiftRight<32>(even)));
-  // A width of 0 means certainty, which changes nothing.
-  const auto certain = hn::Eq(width, hn::Zero(kWords));
-  new_low = hn::IfThenElse(certain, low, new_low);
-  new_high = hn::IfThenElse(certain, high, new_high);
-  const auto words_left = hn::Load(kWords, s.words_left.data() + l);
-  const auto due = hn::And(hn::Eq(new_high, hn::Zero(kWords)), hn::Ne(words_left, hn::Zero(kWords)));
-  hn::Store(hn::IfThenElse(due, hn::Load(kWords, s.next_word.data() + l), new_low), kWords, s.low.data() + l);
-  hn::Store(hn::IfThenElse(due, new_low, new_high), kWords, s.high.data() + l);
-  hn::Store(hn::Sub(words_left, hn::IfThenElseZero(due, hn::Set(kWords, 1))), kWords, s.words_left.data() + l);
-  for (std::uint64_t bits = MaskBits(kWords, due); bits != 0; bits &= bits - 1) {
-    const std::size_t lane = l + LowestBit(bits);
-    const std::uint32_t left = s.words_left[lane];
-    if (left != 0) s.next_word[lane] = LoadU32(s.words[lane] + 4 * (std::size_t{left} - 1));
+// Symbols that are looked up on vectors; the others are rare.
+constexpr std::uint32_t kLaneSymbols = 12;
+
+struct SymbolTables {
+  HWY_ALIGN std::array<std::uint32_t, 16> magnitude;  // the least
+  HWY_ALIGN std::array<std::uint32_t, 16> extra_bits;
+};
+constexpr SymbolTables MakeSymbolTables() {
+  SymbolTables tables{};
+  for (int symbol = 0; symbol < static_cast<int>(kLaneSymbols); ++symbol) {
+    const auto at = static_cast<std::size_t>(symbol);
+    tables.magnitude[at] = static_cast<std::uint32_t>(MagnitudeOf(symbol, 0));
+    tables.extra_bits[at] = static_cast<std::uint32_t>(BucketExtraBits(symbol));
   }
+  return tables;
 }
+constexpr SymbolTables kSymbolTables = MakeSymbolTables();
 
-// --- one lane on its own, for what is rare ---
+// Where the symbols of each class end, in units of 2^16, less 2^15: symbols 2k and 2k + 1 in the halves of a number.
+struct LaneSymbolEnds {
+  HWY_ALIGN std::array<std::array<std::uint32_t, kClassCount>, kLaneSymbols / 2> last;
+  std::uint32_t easy_classes;  // a bit for each class that has symbols, the first among them
 
-RansDecoder CoderOf(const LaneState& s, std::size_t l) {
-  return RansDecoder::Resume((std::uint64_t{s.high[l]} << 32) | s.low[l], s.words[l], s.words_left[l]);
-}
-
-void StoreCoder(const RansDecoder& coder, LaneState& s, std::size_t l) {
-  s.low[l] = static_cast<std::uint32_t>(coder.state());
-  s.high[l] = static_cast<std::uint32_t>(coder.state() >> 32);
-  s.words_left[l] = static_cast<std::uint32_t>(coder.words_left());
-  if (s.words_left[l] != 0) s.next_word[l] = LoadU32(s.words[l] + 4 * (coder.words_left() - 1));
-}
-
-Wait WaitOf(const LaneState& s, std::size_t l) {
-  return {(std::uint64_t{s.zero_high[l]} << 32) | s.zero[l], s.total_exact[l], s.next[l]};
-}
-
-// The guess is close to the limit of what can be seen: asks exactly. False at the end of the tile.
-template <typename Unit>
-[[gnu::noinline]] bool SettleLane(LaneState& s, std::size_t l, const ExpandedTables& tables) {
-  RansDecoder coder = CoderOf(s, l);
-  Wait wait = WaitOf(s, l);
-  const bool waits = WaitForChange<Unit>(coder, *s.tile[l], tables, s.times[l], wait, s.time[l]);
-  if (!waits) {
-    s.tile[l]->intact = coder.Finished();
-    return false;
-  }
-  StoreCoder(coder, s, l);
-  s.zero[l] = static_cast<std::uint32_t>(wait.zero);
-  s.zero_high[l] = static_cast<std::uint32_t>(wait.zero >> 32);
-  s.next[l] = wait.next;
-  s.position[l] = FoldedPosition(coder.Peek());
-  s.down[l] = coder.Peek() >= kFold ? ~0u : 0;
-  return true;
-}
-
-// The guess fell on a neighbour.
-template <typename Unit>
-[[gnu::noinline]] void MendLane(LaneState& s, std::size_t l, const ExpandedTables& tables) {
-  const Wait wait = WaitOf(s, l);
-  const std::uint32_t time = std::min(GuessTime(s.position[l]), wait.Limit() - 1);
-  const Found found = FindChange<Unit>(*s.tile[l], tables, s.times[l], wait, s.position[l], time);
-  s.index[l] = found.index;
-  s.begin[l] = found.begin;
-  s.end[l] = found.end;
-  s.old_unit[l] = LoadUnit<Unit>(s.base[l], found.index);
-}
-
-[[gnu::noinline]] void PopExtraBits(LaneState& s, std::size_t l) {
-  RansDecoder coder = CoderOf(s, l);
-  s.magnitude[l] += static_cast<std::uint32_t>(PopRawBits(coder, static_cast<int>(s.slot[l].extra_bits)));
-  StoreCoder(coder, s, l);
-}
-
-// --- the phases of an event, for all lanes ---
-
-// Where each lane's coder is, and a guess at the time. Returns the lanes that must ask exactly, a bit each.
-HWY_INLINE std::uint64_t GuessLanes(LaneState& s, std::size_t running) {
-  std::uint64_t unsure = 0;
-  for (std::size_t l = 0; l < running; l += kWordLanes) {
-    const auto low = hn::Load(kWords, s.low.data() + l);
-    const auto down = hn::Gt(low, hn::Set(kWords, kFold - 1));
-    const auto position = hn::Xor(low, hn::IfThenElse(down, hn::Set(kWords, kFold), hn::Set(kWords, kFold - 1)));
-    const auto time = GuessTimeOf(hn::Or(position, hn::Set(kWords, 1)));
-    // Modulo 2^32 the rest of the tile may look shorter than it is: then asking was not needed, and does no harm.
-    const auto rest = hn::Sub(hn::Load(kWords, s.total.data() + l), hn::Load(kWords, s.zero.data() + l));
-    const auto limit = hn::Min(rest, hn::Set(kWords, kHorizon));
-    unsure |= MaskBits(kWords, hn::Gt(hn::Add(time, hn::Set(kWords, kGuessError + 1)), limit)) << l;
-    hn::Store(position, kWords, s.position.data() + l);
-    hn::Store(time, kWords, s.time.data() + l);
-    hn::Store(hn::IfThenElseZero(down, hn::Set(kWords, ~0u)), kWords, s.down.data() + l);
-  }
-  return unsure;
-}
-
-// Pops the changes that were found. Returns the lanes whose guess fell on a neighbour, and pops nothing, if there are
-// any.
-HWY_INLINE std::uint64_t PopChanges(LaneState& s, std::size_t running) {
-  std::uint64_t wrong = 0;
-  for (std::size_t l = 0; l < running; l += kWordLanes) {
-    const auto begin = hn::Load(kWords, s.begin.data() + l);
-    const auto end = hn::Load(kWords, s.end.data() + l);
-    const auto position = hn::Load(kWords, s.position.data() + l);
-    const auto above = WaitingOf(begin);
-    const auto below = WaitingOf(hn::Min(end, hn::Set(kWords, kHorizon)));
-    wrong |= MaskBits(kWords, hn::Or(hn::Not(hn::Lt(position, above)), hn::Lt(position, below))) << l;
-    const auto down = hn::MaskFromVec(hn::Load(kWords, s.down.data() + l));
-    const auto fold = hn::Set(kWords, kFold);
-    hn::Store(hn::IfThenElse(down, hn::Add(fold, below), hn::Sub(fold, above)), kWords, s.start.data() + l);
-    hn::Store(hn::Sub(above, below), kWords, s.width.data() + l);
-  }
-  if (wrong != 0) return wrong;
-  for (std::size_t l = 0; l < running; l += kWordLanes) {
-    PopLanes(s, l, hn::Load(kWords, s.start.data() + l), hn::Load(kWords, s.width.data() + l));
-    const auto zero = hn::Load(kWords, s.zero.data() + l);
-    const auto new_zero = hn::Add(zero, hn::Load(kWords, s.end.data() + l));
-    const auto carry = hn::IfThenElseZero(hn::Lt(new_zero, zero), hn::Set(kWords, 1));
-    hn::Store(new_zero, kWords, s.zero.data() + l);
-    hn::Store(hn::Add(hn::Load(kWords, s.zero_high.data() + l), carry), kWords, s.zero_high.data() + l);
-    hn::Store(hn::Add(hn::Load(kWords, s.index.data() + l), hn::Set(kWords, 1)), kWords, s.next.data() + l);
-  }
-  return 0;
-}
-
-// Classes of the old units; a bit for each lane whose class has no symbols, or whose tile has no room.
-HWY_INLINE std::uint64_t ClassifyLanes(LaneState& s, std::size_t running, const ExpandedTables& tables) {
-  std::uint64_t broken = 0;
-  for (std::size_t l = 0; l < running; l += kWordLanes) {
-    const auto lowest = hn::Set(kWords, tables.rule.lowest);
-    auto field = hn::ShiftRightSame(hn::Load(kWords, s.old_unit.data() + l), tables.rule.shift);
-    field = hn::And(field, hn::Set(kWords, tables.rule.FieldMask()));
-    const auto unit_class = hn::Min(hn::Sub(hn::Max(field, lowest), lowest), hn::Set(kWords, kClassCount - 1));
-    const auto usable = hn::And(hn::Set(kWords, tables.usable_classes) >> unit_class, hn::Set(kWords, 1));
-    const auto full = hn::Eq(hn::Load(kWords, s.changed.data() + l), hn::Load(kWords, s.max_changed.data() + l));
-    broken |= MaskBits(kWords, hn::Or(hn::Eq(usable, hn::Zero(kWords)), full)) << l;
-    hn::Store(unit_class, kWords, s.unit_class.data() + l);
-  }
-  return broken;
-}
-
-// The unit of each lane that is being passed at its time, and its old bits. Lanes from `running` on keep what they
-// have.
-template <typename Unit>
-HWY_INLINE void FindUnits(LaneState& s, std::size_t running, const ExpandedTables& tables) {
-  const hn::ScalableTag<std::int32_t> ints;
-  const int shift = ColumnShift<Unit>(tables.rule);
-  for (std::size_t l = 0; l < running; l += kWordLanes) {
-    const auto target = hn::Add(hn::Load(kWords, s.zero.data() + l), hn::Load(kWords, s.time.data() + l));
-    hn::Store(target, kWords, s.time.data() + l);
-    const auto from = hn::Add(hn::ShiftRight<3>(hn::Load(kWords, s.next.data() + l)), hn::Set(kWords, 1));
-    hn::Store(from, kWords, s.block.data() + l);
-  }
-  for (std::size_t l = 0; l < running; ++l) {
-    const std::uint32_t block = FirstAfter(s.times[l], s.block[l], s.time[l]) - 1;
-    s.block[l] = block;
-    s.begin[l] = s.times[l][block];
-    const std::uint8_t* whole = s.base[l] + std::size_t{block} * (kTimeBlock * sizeof(Unit));
-    s.block_units[l] = block < s.whole_blocks[l] ? whole : s.last_block[l].data();
-  }
-  // An idle lane looks at the block of one that is not.
-  for (std::size_t l = running; l < kLanes; ++l) s.block_units[l] = s.block_units[0];
-  for (std::size_t l = 0; l < running; l += kWordLanes) {
-    const RateColumns rates = TransposeRates(
-        [&](std::size_t k) { return LoadBlock<Unit>(s.block_units[l + k], tables.rule); }, shift, tables);
-    const auto target = hn::Load(kWords, s.time.data() + l);
-    auto begin = hn::Load(kWords, s.begin.data() + l);
-    auto end = hn::Add(begin, rates.column[0]);
-    auto index = hn::ShiftLeft<3>(hn::Load(kWords, s.block.data() + l));
-    for (std::size_t k = 1; k < kTimeBlock; ++k) {
-      // Has the unit before been passed by then?
-      const auto passed =
-          hn::RebindMask(kWords, hn::Not(hn::Gt(hn::BitCast(ints, hn::Sub(end, target)), hn::Zero(ints))));
-      begin = hn::IfThenElse(passed, end, begin);
-      end = hn::Add(end, hn::IfThenElseZero(passed, rates.column[k]));
-      index = hn::Add(index, hn::IfThenElseZero(passed, hn::Set(kWords, 1)));
+  void Set(const ExpandedTables& tables) {
+    easy_classes = 0;
+    last = {};
+    for (std::size_t c = 0; c < kClassCount; ++c) {
+      if (tables.events[c * tables.stride].possible) easy_classes |= 1u << c;
+      // A symbol that is not possible ends with the one before.
+      std::uint32_t end = 0;
+      for (std::size_t s = 0; s < kLaneSymbols; ++s) {
+        const SymbolEvent& symbol = tables.events[c * tables.stride + s];
+        if (symbol.possible) end = (symbol.event.start + symbol.event.width - 1) >> 16;
+        last[s / 2][c] |= (end ^ 0x8000) << (16 * (s % 2));
+      }
     }
-    const auto zero = hn::Load(kWords, s.zero.data() + l);
-    hn::Store(hn::Sub(begin, zero), kWords, s.begin.data() + l);
-    hn::Store(hn::Sub(end, zero), kWords, s.end.data() + l);
-    hn::Store(index, kWords, s.index.data() + l);
   }
-  for (std::size_t l = 0; l < running; ++l) s.old_unit[l] = LoadUnit<Unit>(s.base[l], s.index[l]);
-}
-
-HWY_INLINE void FindSymbol(LaneState& s, std::size_t l, const ExpandedTables& tables) {
-  const std::size_t first = s.unit_class[l] * tables.stride;
-  const std::size_t slot = first + CountBelow(tables.lasts.data() + first, s.low[l]);
-  static_assert(sizeof(LaneSlot) == 16);
-  std::memcpy(&s.slot[l], &tables.lane_slots[slot], sizeof(LaneSlot));
-}
-
-// The parts of four slots, a slot in each lane of a block: from rows to columns.
-struct SlotColumns {
-  Words start;
-  Words width;
-  Words magnitude;
-  Words extra_bits;
 };
 
-HWY_INLINE SlotColumns TransposeSlots(const LaneSlot* slots) {
-  // Row r holds the slots of lanes r, r + 4, r + 8, …, as TransposeRates has its rows.
-  const hn::Full128<std::uint32_t> quarter;
-  const auto load = [&](std::size_t l) { return hn::Load(quarter, reinterpret_cast<const std::uint32_t*>(slots + l)); };
-  const auto row = [&](std::size_t r) -> Words {
+// Words of the stream that an event takes at most: for the change, its symbol, and extra bits.
+constexpr std::uint32_t kEventWords = 3;
+// Events between two looks at what is rare: new tiles, the end of the stream, moving results out.
+constexpr std::uint32_t kRound = 4;
+constexpr std::uint32_t kRowWords = 4;  // loaded at once
+// With fewer words left than this at the beginning of a round, a row might begin before the stream.
+constexpr std::uint32_t kTailWords = kRound * kEventWords + kRowWords;
+
+// The tiles of one vector, all of one entry, and where each is in its stream.
+template <typename Unit>
+struct LaneGroup {
+  static constexpr std::size_t kCount = kWordLanes;
+  using Numbers = std::array<std::uint32_t, kCount>;
+
+  // One number a lane, loaded as vectors. The coder's state is high * 2^32 + low.
+  HWY_ALIGN Numbers low;
+  HWY_ALIGN Numbers high;
+  HWY_ALIGN Numbers words_left;
+  HWY_ALIGN Numbers room;        // for further changes
+  HWY_ALIGN Numbers active;      // all ones, or nothing for a lane without a tile
+  HWY_ALIGN Numbers zero;        // when the wait began, from the window's beginning on (negative, if before it)
+  HWY_ALIGN Numbers sum;         // of the window
+  HWY_ALIGN Numbers first_unit;  // of the window
+  HWY_ALIGN Numbers next;        // uniform rates only: the first unit not yet passed …
+  HWY_ALIGN Numbers unit_count;  // … and how many there are
+  // Of the event that is being decoded.
+  HWY_ALIGN Numbers position;
+  HWY_ALIGN Numbers target;  // the guessed time, from the window's beginning on
+  HWY_ALIGN Numbers cell;
+  HWY_ALIGN Numbers block;
+  HWY_ALIGN Numbers begin;
+  HWY_ALIGN Numbers index;
+  HWY_ALIGN Numbers unit;
+  HWY_ALIGN Numbers unit_class;
+  HWY_ALIGN Numbers down;   // all ones or nothing
+  HWY_ALIGN Numbers width;  // of the symbol's interval, less one …
+  HWY_ALIGN Numbers rest;   // … and how far into it the coder is
+  HWY_ALIGN Numbers magnitude;
+  HWY_ALIGN Numbers extra_bits;
+  HWY_ALIGN std::array<Numbers, 4> pairs;  // units of the block, two a number
+  HWY_ALIGN std::array<Numbers, kEventWords> word;
+  HWY_ALIGN std::array<Numbers, kWindowCells> cell_lasts;  // the last time within each cell of the window
+  // The events of a round.
+  HWY_ALIGN std::array<Numbers, kRound> index_of;
+  HWY_ALIGN std::array<Numbers, kRound> old_of;  // and the new unit above it, if both fit
+  HWY_ALIGN std::array<Numbers, kRound> new_of;
+  // The rest is each lane's own.
+  std::array<LaneWindow, kCount> window;
+  std::array<const std::uint8_t*, kCount> words;
+  HWY_ALIGN std::array<std::array<std::uint32_t, kRowWords + kTailWords>, kCount> tail;  // zeros, and the first words
+  std::array<SparseTile*, kCount> tile;
+  std::array<std::uint8_t*, kCount> changes;  // the next to be written
+
+  const ExpandedTables* tables;
+  LaneRates rates;
+  LaneSymbolEnds symbol_ends;
+  std::uint32_t running;  // a bit for each lane with a tile
+  std::span<SparseTile* const> queue;
+
+  [[nodiscard]] RansDecoder Coder(std::size_t l) const {
+    return RansDecoder::Resume((std::uint64_t{high[l]} << 32) | low[l], words[l], words_left[l]);
+  }
+  void StoreCoder(const RansDecoder& coder, std::size_t l) {
+    low[l] = static_cast<std::uint32_t>(coder.state());
+    high[l] = static_cast<std::uint32_t>(coder.state() >> 32);
+    words_left[l] = static_cast<std::uint32_t>(coder.words_left());
+    if (words_left[l] < kTailWords) MoveToTail(l);
+  }
+  // The first words of a stream are read from a copy, before which there is room.
+  void MoveToTail(std::size_t l) {
+    const std::uint8_t* copy = reinterpret_cast<const std::uint8_t*>(tail[l].data() + kRowWords);
+    if (words[l] == copy) return;
+    std::memcpy(tail[l].data() + kRowWords, words[l], 4 * std::size_t{words_left[l]});
+    words[l] = copy;
+  }
+  [[nodiscard]] std::uint32_t RateOfUnit(std::size_t l, std::uint32_t at) const {
+    const auto field = static_cast<std::uint32_t>(LoadUnit<Unit>(tile[l]->base, at) >> tables->rule.shift);
+    return rates.rate[tables->class_of_field[field & tables->rule.FieldMask()]];
+  }
+};
+
+// The coder's state and words, while an event is being decoded.
+struct LaneCoder {
+  Words low;
+  Words high;
+  Words left;
+  Words word[kEventWords];
+
+  template <typename Group>
+  HWY_INLINE explicit LaneCoder(const Group& g)
+      : low(hn::Load(kWords, g.low.data())),
+        high(hn::Load(kWords, g.high.data())),
+        left(hn::Load(kWords, g.words_left.data())),
+        word{hn::Load(kWords, g.word[0].data()), hn::Load(kWords, g.word[1].data()),
+             hn::Load(kWords, g.word[2].data())} {}
+  template <typename Group>
+  HWY_INLINE void Store(Group& g) const {
+    hn::Store(low, kWords, g.low.data());
+    hn::Store(high, kWords, g.high.data());
+    hn::Store(left, kWords, g.words_left.data());
+    hn::Store(word[0], kWords, g.word[0].data());
+    hn::Store(word[1], kWords, g.word[1].data());
+  }
+
+  // Pops an event whose width is `width`, or width_less_one + 1; `rest` is how far into it the coder is.
+  HWY_INLINE void Pop(Words width, Words rest) {
+    const auto mask = hn::Set(kLongs, 0xffffffff);
+    const auto even = hn::Add(hn::MulEven(width, high), hn::And(hn::BitCast(kLongs, rest), mask));
+    const auto odd =
+        hn::Add(hn::MulEven(OddWords(width), OddWords(high)), hn::ShiftRight<32>(hn::BitCast(kLongs, rest)));
+    Refill(hn::OddEven(hn::BitCast(kWords, hn::ShiftLeft<32>(odd)), hn::BitCast(kWords, even)),
+           hn::OddEven(hn::BitCast(kWords, odd), hn::BitCast(kWords, hn::ShiftRight<32>(even))));
+  }
+  // The same for an event that may be certain, whose width is width_less_one + 1.
+  HWY_INLINE void PopWide(Words width_less_one, Words rest) {
+    const auto mask = hn::Set(kLongs, 0xffffffff);
+    const auto high_even = hn::And(hn::BitCast(kLongs, high), mask);
+    const auto high_odd = hn::ShiftRight<32>(hn::BitCast(kLongs, high));
+    const auto even =
+        hn::Add(hn::Add(hn::MulEven(width_less_one, high), high_even), hn::And(hn::BitCast(kLongs, rest), mask));
+    const auto odd = hn::Add(hn::Add(hn::MulEven(OddWords(width_less_one), OddWords(high)), high_odd),
+                             hn::ShiftRight<32>(hn::BitCast(kLongs, rest)));
+    Refill(hn::OddEven(hn::BitCast(kWords, hn::ShiftLeft<32>(odd)), hn::BitCast(kWords, even)),
+           hn::OddEven(hn::BitCast(kWords, odd), hn::BitCast(kWords, hn::ShiftRight<32>(even))));
+  }
+  // Pops `count` raw bits, 0 to 31, and returns them.
+  HWY_INLINE Words PopBits(Words count) {
+    const auto all = hn::Set(kWords, 0xffffffff);
+    const auto rest = hn::Sub(hn::Set(kWords, 31), count);  // and one more, for no shift may be by 32
+    const auto bits = hn::ShiftRight<1>(low >> rest);
+    const auto new_low = hn::Or(hn::ShiftLeft<1>(high << rest), hn::And(low, all >> count));
+    // No bits are no event, after which nothing is read either.
+    Refill(new_low, high >> count, hn::Ne(count, hn::Zero(kWords)));
+    return bits;
+  }
+
+ private:
+  HWY_INLINE void Refill(Words new_low, Words new_high) { Refill(new_low, new_high, hn::Ne(left, hn::Zero(kWords))); }
+  template <typename Mask>
+  HWY_INLINE void Refill(Words new_low, Words new_high, Mask may) {
+    const auto zero = hn::Zero(kWords);
+    const auto due = hn::And(hn::And(hn::Eq(new_high, zero), hn::Ne(left, zero)), may);
+    low = hn::IfThenElse(due, word[0], new_low);
+    high = hn::IfThenElse(due, new_low, new_high);
+    left = hn::Sub(left, hn::IfThenElseZero(due, hn::Set(kWords, 1)));
+    word[0] = hn::IfThenElse(due, word[1], word[0]);
+    word[1] = hn::IfThenElse(due, word[2], word[1]);
+  }
+};
+
+// Four numbers of each lane, a lane's beside each other, to a vector each: load(lane) gives a lane's four.
+struct FourColumns {
+  HWY_INLINE FourColumns() {}  // NOLINT(modernize-use-equals-default): the compiler's own would not be for this target
+  Words column[4];
+};
+HWY_INLINE FourColumns TransposeFour(Words row0, Words row1, Words row2, Words row3) {
+  const auto low01 = hn::BitCast(kLongs, hn::InterleaveLower(kWords, row0, row1));
+  const auto low23 = hn::BitCast(kLongs, hn::InterleaveLower(kWords, row2, row3));
+  const auto high01 = hn::BitCast(kLongs, hn::InterleaveUpper(kWords, row0, row1));
+  const auto high23 = hn::BitCast(kLongs, hn::InterleaveUpper(kWords, row2, row3));
+  FourColumns columns;
+  columns.column[0] = hn::BitCast(kWords, hn::InterleaveLower(kLongs, low01, low23));
+  columns.column[1] = hn::BitCast(kWords, hn::InterleaveUpper(kLongs, low01, low23));
+  columns.column[2] = hn::BitCast(kWords, hn::InterleaveLower(kLongs, high01, high23));
+  columns.column[3] = hn::BitCast(kWords, hn::InterleaveUpper(kLongs, high01, high23));
+  return columns;
+}
+template <typename Load>
+HWY_INLINE FourColumns LoadFour(const Load& load) {
+  // Row r holds lanes r, r + 4, r + 8, …, so that the four rows interleave to lanes in order.
+  const auto row = [&](std::size_t r) HWY_ATTR -> Words {
 #if HWY_MAX_BYTES >= 64
     const hn::Full256<std::uint32_t> half;
-    return hn::Combine(kWords, hn::Combine(half, load(r + 12), load(r + 8)), hn::Combine(half, load(r + 4), load(r)));
+    const auto low = hn::Combine(half, load(r + 4), load(r));
+    const auto high = hn::Combine(half, load(r + 12), load(r + 8));
+    return hn::Combine(kWords, high, low);
 #elif HWY_MAX_BYTES >= 32
     return hn::Combine(kWords, load(r + 4), load(r));
 #else
     return load(r);
 #endif
   };
-  const auto low01 = hn::BitCast(kLongs, hn::InterleaveLower(kWords, row(0), row(1)));
-  const auto low23 = hn::BitCast(kLongs, hn::InterleaveLower(kWords, row(2), row(3)));
-  const auto high01 = hn::BitCast(kLongs, hn::InterleaveUpper(kWords, row(0), row(1)));
-  const auto high23 = hn::BitCast(kLongs, hn::InterleaveUpper(kWords, row(2), row(3)));
-  return {hn::BitCast(kWords, hn::InterleaveLower(kLongs, low01, low23)),
-          hn::BitCast(kWords, hn::InterleaveUpper(kLongs, low01, low23)),
-          hn::BitCast(kWords, hn::InterleaveLower(kLongs, high01, high23)),
-          hn::BitCast(kWords, hn::InterleaveUpper(kLongs, high01, high23))};
-}
-
-// Pops the symbols that were found, and takes the steps.
-template <typename Unit>
-HWY_INLINE void StepLanes(LaneState& s, std::size_t running, const ExpandedTables& tables) {
-  std::uint64_t extra = 0;
-  for (std::size_t l = 0; l < running; l += kWordLanes) {
-    const SlotColumns slots = TransposeSlots(s.slot.data() + l);
-    PopLanes(s, l, slots.start, slots.width);
-    hn::Store(slots.magnitude, kWords, s.magnitude.data() + l);
-    extra |= MaskBits(kWords, hn::Ne(slots.extra_bits, hn::Zero(kWords))) << l;
-  }
-  for (; extra != 0; extra &= extra - 1) PopExtraBits(s, LowestBit(extra));
-  constexpr std::uint32_t kTop = 1u << (8 * sizeof(Unit) - 1);
-  constexpr std::uint32_t kAll = kTop | (kTop - 1);
-  const auto rest = hn::Set(kWords, tables.rule.order == Order::kSignMagnitude ? kTop - 1 : 0);
-  const auto top = hn::Set(kWords, kTop);
-  // Stepped() of every lane.
-  const auto swap = [&](Words v) {
-    return hn::Xor(v, hn::IfThenElseZero(hn::Ne(hn::And(v, top), hn::Zero(kWords)), rest));
-  };
-  for (std::size_t l = 0; l < running; l += kWordLanes) {
-    const auto ordered = swap(hn::Load(kWords, s.old_unit.data() + l));
-    const auto magnitude = hn::Load(kWords, s.magnitude.data() + l);
-    const auto down = hn::MaskFromVec(hn::Load(kWords, s.down.data() + l));
-    const auto stepped = hn::IfThenElse(down, hn::Sub(ordered, magnitude), hn::Add(ordered, magnitude));
-    hn::Store(swap(hn::And(stepped, hn::Set(kWords, kAll))), kWords, s.new_unit.data() + l);
-  }
+  const Words row0 = row(0);
+  const Words row1 = row(1);
+  const Words row2 = row(2);
+  const Words row3 = row(3);
+  return TransposeFour(row0, row1, row2, row3);
 }
 
 template <typename Unit, bool kUniform>
 class LaneDecoder {
  public:
-  LaneDecoder(std::span<SparseTile> tiles, const ExpandedTables& tables, std::uint32_t* times, std::size_t times_stride)
-      : tiles_(tiles), tables_(tables) {
-    s_ = {};
-    for (std::size_t l = 0; l < kLanes; ++l) s_.times[l] = times + l * times_stride;
+  // Decodes those of the tiles whose rates are uniform, or are not.
+  explicit LaneDecoder(std::span<SparseTile> tiles) {
+    for (SparseTile& tile : tiles) {
+      if (tile.tables->uniform != kUniform) continue;
+      tile.changed = 0;
+      tile.intact = tile.stream.empty();
+      if (!tile.stream.empty()) tiles_.push_back(&tile);  // otherwise nothing changes in it
+    }
+    for (Group& g : groups_) {
+      g.running = 0;
+      g.active = {};
+      g.tail = {};
+      g.queue = {};
+      g.tables = nullptr;
+      for (std::size_t l = 0; l < Group::kCount; ++l) SetIdle(g, l);
+    }
   }
 
   void Run() {
     for (;;) {
-      StartLanes();
-      if (running_ == 0) return;
-      Event();
+      bool any = false;
+      for (Group& g : groups_) {
+        StartLanes(g);
+        any = any || g.running != 0;
+      }
+      if (!any) return;
+      for (std::uint32_t event = 0; event < kRound; ++event) {
+        ForRunning([&](Group& g) HWY_ATTR { Guess(g, event); });
+        ForRunning([&](Group& g) HWY_ATTR { LoadWords(g); });
+        if constexpr (kUniform) {
+          ForRunning([&](Group& g) HWY_ATTR { LoadOldUnits(g); });
+        } else {
+          ForRunning([&](Group& g) HWY_ATTR { FindCell(g); });
+          ForRunning([&](Group& g) HWY_ATTR { FindBlock(g); });
+          ForRunning([&](Group& g) HWY_ATTR { FindWithinBlock(g); });
+        }
+        ForRunning([&](Group& g) HWY_ATTR { PopChange(g); });
+        ForRunning([&](Group& g) HWY_ATTR { PopSymbol(g, event); });
+      }
+      ForRunning([&](Group& g) HWY_ATTR { MoveOut(g); });
     }
   }
 
  private:
-  // Lanes [0, running_) have a tile each; the others go through the same motions without effect.
-  void StartLanes() {
-    while (running_ < kLanes && next_tile_ < tiles_.size()) {
-      SparseTile& tile = tiles_[next_tile_++];
-      tile.changed = 0;
-      tile.intact = tile.stream.empty();
-      if (tile.stream.empty()) continue;  // nothing changes in it
-      const std::size_t l = running_++;
-      const RansDecoder coder(tile.stream);
-      s_.tile[l] = &tile;
-      s_.words[l] = tile.stream.data();
-      StoreCoder(coder, s_, l);
-      s_.base[l] = tile.base;
-      s_.whole_blocks[l] = tile.unit_count / kTimeBlock;
-      const std::size_t whole_bytes = std::size_t{s_.whole_blocks[l]} * kTimeBlock * sizeof(Unit);
-      s_.last_block[l].fill(0);
-      std::memcpy(s_.last_block[l].data(), tile.base + whole_bytes, tile.unit_count * sizeof(Unit) - whole_bytes);
-      s_.positions[l] = tile.positions;
-      s_.new_units[l] = tile.new_units;
-      s_.old_units[l] = tile.old_units;
-      s_.changed[l] = 0;
-      s_.max_changed[l] = tile.max_changed;
-      s_.next[l] = s_.zero[l] = s_.zero_high[l] = 0;
-      // Streams are short and many, and the base is looked at here and there only: no hardware foresees either. The
-      // rates of a conditioned tile have been summed up, which has brought its base near.
-      for (std::size_t at = 0; at < tile.stream.size(); at += kLineBytes) __builtin_prefetch(tile.stream.data() + at);
-      if constexpr (kUniform) {
-        const std::size_t base_bytes = std::size_t{tile.unit_count} * sizeof(Unit);
-        for (std::size_t at = 0; at < base_bytes; at += kLineBytes) __builtin_prefetch(tile.base + at, 0, 2);
-      }
-      s_.total_exact[l] = kUniform ? std::uint64_t{tables_.rates[0]} * tile.unit_count
-                                   : SumRates<Unit>(tile.base, tile.unit_count, tables_, s_.times[l]);
-      s_.total[l] = static_cast<std::uint32_t>(s_.total_exact[l]);
-    }
-  }
-
-  // The last running lane takes this one's place.
-  void StopLane(std::size_t l) {
-    s_.tile[l]->changed = s_.changed[l];
-    const std::size_t last = --running_;
-    const auto move = [&](auto& array) { std::swap(array[l], array[last]); };
-    move(s_.low), move(s_.high), move(s_.next_word), move(s_.words_left), move(s_.next), move(s_.zero);
-    move(s_.zero_high), move(s_.total), move(s_.changed), move(s_.max_changed), move(s_.position), move(s_.time);
-    move(s_.index), move(s_.begin), move(s_.end), move(s_.old_unit), move(s_.down), move(s_.total_exact);
-    move(s_.unit_class), move(s_.words), move(s_.times), move(s_.base), move(s_.whole_blocks), move(s_.last_block),
-        move(s_.positions), move(s_.new_units), move(s_.old_units);
-    move(s_.tile);
-    // An idle lane neither reads words nor pops extra bits.
-    s_.words_left[last] = 0;
-    s_.slot[last] = {};
-  }
-
-  void Event() {
-    const std::uint64_t unsure = GuessLanes(s_, running_) & Running();
-    // From the last: a lane that takes another's place has been asked already.
-    for (std::size_t l = kLanes; unsure != 0 && l-- > 0;) {
-      if (((unsure >> l) & 1) != 0 && !SettleLane<Unit>(s_, l, tables_)) StopLane(l);
-    }
-    if constexpr (kUniform) {
-      FindUniformUnits();
-    } else {
-      if (running_ != 0) FindUnits<Unit>(s_, running_, tables_);
-    }
-    for (std::size_t l = running_; l < kLanes; ++l) {
-      s_.begin[l] = 0;
-      s_.end[l] = 1;
-      s_.position[l] = kFold - 1;
-    }
-    while (std::uint64_t wrong = PopChanges(s_, running_)) {
-      for (; wrong != 0; wrong &= wrong - 1) MendLane<Unit>(s_, LowestBit(wrong), tables_);
-    }
-    const std::uint64_t broken = ClassifyLanes(s_, running_, tables_) & Running();
-    for (std::size_t l = kLanes; broken != 0 && l-- > 0;) {
-      if (((broken >> l) & 1) != 0) StopLane(l);  // damaged; intact stays false
-    }
-    for (std::size_t l = 0; l < running_; ++l) FindSymbol(s_, l, tables_);
-    StepLanes<Unit>(s_, running_, tables_);
-    for (std::size_t l = 0; l < running_; ++l) {
-      const std::uint32_t k = s_.changed[l]++;
-      s_.positions[l][k] = s_.index[l];
-      StoreUnit<Unit>(s_.new_units[l], k, static_cast<Unit>(s_.new_unit[l]));
-      StoreUnit<Unit>(s_.old_units[l], k, static_cast<Unit>(s_.old_unit[l]));
-    }
-  }
-
-  [[nodiscard]] std::uint64_t Running() const { return (std::uint64_t{1} << running_) - 1; }
-
-  // Where every unit has the same rate there is nothing to look up but the unit itself.
-  void FindUniformUnits() {
-    const std::uint32_t rate = tables_.rates[0];
-    // Off by one once in a while, which PopChanges notices.
-    const auto inverse = static_cast<std::uint32_t>(std::min<std::uint64_t>(kRansTotal / rate + 1, ~0u));
-    for (std::size_t l = 0; l < running_; l += kWordLanes) {
-      const auto skipped = MultiplyShift<32>(hn::Load(kWords, s_.time.data() + l), hn::Set(kWords, inverse));
-      const auto begin = hn::Mul(skipped, hn::Set(kWords, rate));
-      hn::Store(hn::Add(hn::Load(kWords, s_.next.data() + l), skipped), kWords, s_.index.data() + l);
-      hn::Store(begin, kWords, s_.begin.data() + l);
-      hn::Store(hn::Add(begin, hn::Set(kWords, rate)), kWords, s_.end.data() + l);
-    }
-    for (std::size_t l = 0; l < running_; ++l) {
-      // An index past the end was a wrong guess.
-      const std::uint32_t index = std::min(s_.index[l], s_.tile[l]->unit_count - 1);
-      s_.old_unit[l] = LoadUnit<Unit>(s_.base[l], index);
-    }
-  }
-
+  using Group = LaneGroup<Unit>;
+  // Enough that one group's waiting is another's work.
+  static constexpr std::size_t kGroups = kLanes / Group::kCount;
+  static constexpr bool kPacked = sizeof(Unit) <= 2;  // an old and a new unit in one number
+  static constexpr std::uint32_t kAllLanes = (std::uint64_t{1} << Group::kCount) - 1;
+  // Tiles that a group takes at once.
+  static constexpr std::size_t kQueue = 2 * Group::kCount;
   static constexpr std::size_t kLineBytes = 64;
+  static constexpr std::size_t kRecordBytes = RecordBytes(sizeof(Unit));
+  static_assert(!kPacked || kRecordBytes == 8);
 
-  std::span<SparseTile> tiles_;
-  const ExpandedTables& tables_;
-  LaneState s_;
-  std::size_t running_ = 0;
+  template <typename Phase>
+  HWY_INLINE void ForRunning(const Phase& phase) {
+    for (Group& g : groups_) {
+      if (g.running != 0) phase(g);
+    }
+    // What was stored as a vector is to be loaded number by number, not taken apart in registers.
+    asm volatile("" ::: "memory");
+  }
+
+  // --- tiles begin and end ---
+
+  void StartLanes(Group& g) {
+    if (g.running == kAllLanes) [[likely]]
+      return;
+    if (g.queue.empty()) TakeQueue(g);
+    for (std::uint32_t idle = kAllLanes & ~g.running; idle != 0 && !g.queue.empty(); idle &= idle - 1) {
+      StartLane(g, LowestBit(idle), *g.queue.front());
+      g.queue = g.queue.subspan(1);
+    }
+  }
+
+  // The next tiles with the same tables, the longest first: then the lanes end at about the same time.
+  void TakeQueue(Group& g) {
+    if (next_tile_ == tiles_.size()) return;
+    const std::size_t first = next_tile_;
+    if (g.running != 0 && g.tables != tiles_[first]->tables) return;
+    g.tables = tiles_[first]->tables;
+    while (next_tile_ < tiles_.size() && next_tile_ - first < kQueue && tiles_[next_tile_]->tables == g.tables) {
+      ++next_tile_;
+    }
+    std::sort(tiles_.begin() + static_cast<std::ptrdiff_t>(first),
+              tiles_.begin() + static_cast<std::ptrdiff_t>(next_tile_),
+              [](const SparseTile* a, const SparseTile* b) { return a->stream.size() > b->stream.size(); });
+    g.queue = std::span(tiles_).subspan(first, next_tile_ - first);
+    g.rates.Set(*g.tables);
+    g.symbol_ends.Set(*g.tables);
+  }
+
+  void StartLane(Group& g, std::size_t l, SparseTile& tile) {
+    const RansDecoder coder(tile.stream);
+    g.tile[l] = &tile;
+    g.words[l] = tile.stream.data();
+    g.StoreCoder(coder, l);
+    g.changes[l] = tile.changes;
+    g.room[l] = tile.max_changed;
+    g.active[l] = ~0u;
+    g.running |= 1u << l;
+    g.zero[l] = 0;
+    // Streams are short and many: no hardware foresees them.
+    for (std::size_t at = 0; at < tile.stream.size(); at += kLineBytes) __builtin_prefetch(tile.stream.data() + at);
+    if constexpr (kUniform) {
+      // The base is looked at here and there only.
+      const std::size_t base_bytes = std::size_t{tile.unit_count} * sizeof(Unit);
+      for (std::size_t at = 0; at < base_bytes; at += kLineBytes) __builtin_prefetch(tile.base + at, 0, 2);
+      g.next[l] = 0;
+      g.unit_count[l] = tile.unit_count;
+    } else {
+      g.window[l].first_unit = g.window[l].unit_count = 0;
+      NextWindow(g, l);
+    }
+  }
+
+  [[gnu::noinline]] void NextWindow(Group& g, std::size_t l) {
+    LaneWindow& window = g.window[l];
+    const SparseTile& tile = *g.tile[l];
+    const std::uint32_t first = window.first_unit + window.unit_count;
+    window.template Sum<Unit>(tile.base + std::size_t{first} * sizeof(Unit), first, tile.unit_count - first, g.rates,
+                              g.tables->rule, g.cell_lasts[0].data() + l);
+    g.sum[l] = window.sum;
+    g.first_unit[l] = first;
+  }
+
+  void SetIdle(Group& g, std::size_t l) {
+    g.running &= ~(1u << l);
+    g.active[l] = 0;
+    g.low[l] = kFold;
+    g.high[l] = 0;
+    g.words_left[l] = 0;
+    g.words[l] = reinterpret_cast<const std::uint8_t*>(g.tail[l].data() + kRowWords);
+    g.room[l] = ~0u;
+    g.zero[l] = g.next[l] = g.unit_count[l] = 0;
+    g.window[l].SetIdle(g.cell_lasts[0].data() + l);
+    g.sum[l] = g.window[l].sum;
+    g.first_unit[l] = 0;
+    g.tile[l] = &no_tile_;
+  }
+
+  // The tile is at its end, after `events` events of this round.
+  [[gnu::noinline]] void StopLane(Group& g, std::size_t l, bool intact, std::uint32_t events) {
+    SparseTile& tile = *g.tile[l];
+    tile.intact = intact;
+    for (std::uint32_t e = 0; e < events; ++e) StoreEvent(g, l, e);
+    tile.changed = static_cast<std::uint32_t>((g.changes[l] - tile.changes) / kRecordBytes) + events;
+    SetIdle(g, l);
+  }
+
+  static void StoreEvent(const Group& g, std::size_t l, std::uint32_t e) {
+    const std::uint32_t new_unit = kPacked ? g.old_of[e][l] >> 16 : g.new_of[e][l];
+    StoreChange<Unit>(g.changes[l], e,
+                      {g.index_of[e][l], static_cast<Unit>(g.old_of[e][l]), static_cast<Unit>(new_unit)});
+  }
+
+  // The changes of a round to where they belong.
+  HWY_INLINE void MoveOut(Group& g) {
+    const std::uint32_t running = g.running;
+    if constexpr (kPacked) {
+      // Row j has the four changes of lanes j, j + 4, j + 8, …: the first two of each, and the others.
+      HWY_ALIGN std::array<std::array<std::array<std::uint32_t, Group::kCount>, 2>, kRound> rows;
+      const auto transpose = [&](const std::array<typename Group::Numbers, kRound>& from) HWY_ATTR {
+        return TransposeFour(hn::Load(kWords, from[0].data()), hn::Load(kWords, from[1].data()),
+                             hn::Load(kWords, from[2].data()), hn::Load(kWords, from[3].data()));
+      };
+      const FourColumns indices = transpose(g.index_of);
+      const FourColumns units = transpose(g.old_of);
+      for (std::size_t j = 0; j < kRound; ++j) {
+        hn::Store(hn::InterleaveLower(kWords, indices.column[j], units.column[j]), kWords, rows[j][0].data());
+        hn::Store(hn::InterleaveUpper(kWords, indices.column[j], units.column[j]), kWords, rows[j][1].data());
+      }
+      for (std::size_t l = 0; l < Group::kCount; ++l) {
+        if (running != kAllLanes && ((running >> l) & 1) == 0) continue;
+        __builtin_prefetch(g.changes[l] + 2 * kLineBytes, 1);
+        std::memcpy(g.changes[l], rows[l % kRound][0].data() + l / kRound * kRound, 16);
+        std::memcpy(g.changes[l] + 16, rows[l % kRound][1].data() + l / kRound * kRound, 16);
+        g.changes[l] += kRound * kRecordBytes;
+      }
+    } else {
+      for (std::size_t l = 0; l < Group::kCount; ++l) {
+        if (((running >> l) & 1) == 0) continue;
+        for (std::uint32_t e = 0; e < kRound; ++e) StoreEvent(g, l, e);
+        g.changes[l] += kRound * kRecordBytes;
+      }
+    }
+    const auto left = hn::Load(kWords, g.words_left.data());
+    const auto few = hn::Lt(left, hn::Set(kWords, kTailWords));
+    for (std::uint64_t lanes = MaskBits(kWords, few) & running; lanes != 0; lanes &= lanes - 1) {
+      g.MoveToTail(LowestBit(lanes));
+    }
+  }
+
+  // --- the phases of an event ---
+
+  // Where each lane's coder is, and a guess at the time.
+  HWY_INLINE void Guess(Group& g, std::uint32_t event) {
+    const hn::RebindToSigned<decltype(kWords)> ints;
+    const auto low = hn::Load(kWords, g.low.data());
+    const auto down = hn::Lt(hn::BitCast(ints, low), hn::Zero(ints));
+    const auto fold = hn::Set(kWords, kFold);
+    const auto position = hn::Xor(low, hn::IfThenElse(hn::RebindMask(kWords, down), fold, hn::Set(kWords, kFold - 1)));
+    const auto time = hn::Min(GuessTimeOf(hn::Or(position, hn::Set(kWords, 1))), hn::Set(kWords, kHorizon - 1));
+    hn::Store(position, kWords, g.position.data());
+    const auto error = hn::Set(kWords, kLaneGuessError + 1);
+    const auto far = hn::Gt(hn::BitCast(ints, hn::Add(time, error)), hn::Set(ints, std::int32_t{kHorizon}));
+    if constexpr (kUniform) {
+      const std::uint32_t rate = g.rates.rate[0];
+      // Off by one once in a while, which Decode notices.
+      const auto inverse = static_cast<std::uint32_t>(std::min<std::uint64_t>(kRansTotal / rate + 1, ~0u));
+      const auto skipped = MultiplyShift<32>(time, hn::Set(kWords, inverse));
+      const auto index = hn::Add(hn::Load(kWords, g.next.data()), skipped);
+      // A guess at the last units may be one at the end of the tile: two more for the error, if rates are small.
+      const auto after = hn::Add(index, hn::Set(kWords, kLaneGuessError + 2));
+      const auto last = hn::Gt(hn::BitCast(ints, after), hn::BitCast(ints, hn::Load(kWords, g.unit_count.data())));
+      hn::Store(index, kWords, g.index.data());
+      hn::Store(hn::Mul(skipped, hn::Set(kWords, rate)), kWords, g.begin.data());
+      HandleUnsure(g, MaskBits(ints, hn::Or(far, last)), event);
+    } else {
+      const auto target = hn::Add(hn::Load(kWords, g.zero.data()), time);
+      const auto after =
+          hn::Gt(hn::BitCast(ints, hn::Add(target, error)), hn::BitCast(ints, hn::Load(kWords, g.sum.data())));
+      hn::Store(target, kWords, g.target.data());
+      HandleUnsure(g, MaskBits(ints, hn::Or(far, after)), event);
+    }
+  }
+
+  HWY_INLINE void HandleUnsure(Group& g, std::uint64_t unsure, std::uint32_t event) {
+    for (unsure &= g.running; unsure != 0; unsure &= unsure - 1) {
+      const std::size_t l = LowestBit(unsure);
+      bool intact = false;
+      const bool waits = kUniform ? SettleUniform(g, l, intact) : Settle(g, l, intact);
+      if (!waits) StopLane(g, l, intact, event);
+    }
+  }
+
+  // The guess is close to the end of the window or to the horizon: goes on to the next window, or asks exactly. False
+  // at the end of the tile.
+  [[gnu::noinline]] bool Settle(Group& g, std::size_t l, bool& intact) {
+    const LaneWindow& window = g.window[l];
+    constexpr auto kError = static_cast<std::int32_t>(kLaneGuessError + 1);
+    auto zero = static_cast<std::int32_t>(g.zero[l]);
+    auto target = static_cast<std::int32_t>(g.target[l]);
+    for (;;) {
+      const std::int32_t time = target - zero;
+      bool at_end = window.first_unit + window.unit_count == g.tile[l]->unit_count;
+      while (target + kError > static_cast<std::int32_t>(window.sum) && !at_end) {
+        zero -= static_cast<std::int32_t>(window.sum);
+        target -= static_cast<std::int32_t>(window.sum);
+        NextWindow(g, l);
+        at_end = window.first_unit + window.unit_count == g.tile[l]->unit_count;
+      }
+      if (target + kError <= static_cast<std::int32_t>(window.sum) && time + kError <= std::int32_t{kHorizon}) break;
+      // If the window does not reach the tile's end it reaches beyond the horizon.
+      const std::uint32_t rest = window.sum - static_cast<std::uint32_t>(zero);
+      const std::uint32_t limit = std::min(rest, kHorizon);
+      const std::uint32_t waiting = Waiting(limit);
+      if (g.position[l] >= waiting) {
+        target = zero + static_cast<std::int32_t>(std::min(GuessTime(g.position[l]), limit - 1));
+        break;
+      }
+      RansDecoder coder = g.Coder(l);
+      coder.Pop(SurvivalEvent(waiting));
+      if (limit == rest) {
+        intact = coder.Finished();
+        return false;
+      }
+      g.StoreCoder(coder, l);
+      zero = PassedAt(g, l, zero + static_cast<std::int32_t>(limit) - 1);
+      g.position[l] = FoldedPosition(coder.Peek());
+      target = zero + static_cast<std::int32_t>(std::min(GuessTime(g.position[l] | 1), kHorizon - 1));
+    }
+    g.zero[l] = static_cast<std::uint32_t>(zero);
+    // It may lie a little before the window; Decode will notice.
+    g.target[l] = static_cast<std::uint32_t>(std::max(target, 0));
+    return true;
+  }
+
+  // When the unit that is being passed at `time` will have been passed.
+  static std::int32_t PassedAt(const Group& g, std::size_t l, std::int32_t time) {
+    const LaneWindow& window = g.window[l];
+    std::uint32_t index = window.first_unit;
+    std::int32_t end = 0;
+    if (time < 0) {
+      for (std::int32_t begin = 0; begin > time;) {
+        end = begin;
+        begin -= static_cast<std::int32_t>(g.RateOfUnit(l, --index));
+      }
+      return end;
+    }
+    const std::uint32_t* block = window.ends();
+    while (*block <= static_cast<std::uint32_t>(time)) ++block;
+    index += static_cast<std::uint32_t>(block - window.ends()) * kTimeBlock;
+    for (end = static_cast<std::int32_t>(block[-1]); end <= time; ++index) {
+      end += static_cast<std::int32_t>(g.RateOfUnit(l, index));
+    }
+    return end;
+  }
+
+  [[gnu::noinline]] bool SettleUniform(Group& g, std::size_t l, bool& intact) {
+    const std::uint32_t rate = g.rates.rate[0];
+    for (;;) {
+      const std::uint64_t rest = std::uint64_t{rate} * (g.unit_count[l] - g.next[l]);
+      const auto limit = static_cast<std::uint32_t>(std::min<std::uint64_t>(rest, kHorizon));
+      const std::uint32_t waiting = Waiting(limit);
+      if (g.position[l] >= waiting) {
+        const std::uint32_t skipped = std::min(GuessTime(g.position[l]), limit - 1) / rate;
+        g.index[l] = g.next[l] + skipped;
+        g.begin[l] = skipped * rate;
+        return true;
+      }
+      RansDecoder coder = g.Coder(l);
+      coder.Pop(SurvivalEvent(waiting));
+      if (limit == rest) {
+        intact = coder.Finished();
+        return false;
+      }
+      g.StoreCoder(coder, l);
+      g.next[l] += (limit - 1) / rate + 1;
+      g.position[l] = FoldedPosition(coder.Peek());
+    }
+  }
+
+  // The next words of each lane's stream.
+  HWY_INLINE void LoadWords(Group& g) {
+    const hn::Full128<std::uint32_t> four;
+    const hn::Full128<std::uint8_t> sixteen;
+    const FourColumns words = LoadFour([&](std::size_t l) HWY_ATTR {
+      const std::uint8_t* end = g.words[l] + 4 * std::size_t{g.words_left[l]};
+      return hn::BitCast(four, hn::LoadU(sixteen, end - 4 * kRowWords));
+    });
+    for (std::size_t k = 0; k < kEventWords; ++k) {
+      hn::Store(words.column[kRowWords - 1 - k], kWords, g.word[k].data());
+    }
+  }
+
+  // With uniform rates there is nothing to look up but the unit itself.
+  HWY_INLINE void LoadOldUnits(Group& g) {
+    for (std::size_t l = 0; l < Group::kCount; ++l) {
+      // An index past the end was a wrong guess.
+      const std::uint32_t index = std::min(g.index[l], g.tile[l]->unit_count - 1);
+      g.unit[l] = LoadUnit<Unit>(g.tile[l]->base, index);
+    }
+  }
+
+  // The cell, then the block, then the unit that is being passed at each lane's time.
+  HWY_INLINE void FindCell(Group& g) {
+    const hn::RebindToSigned<decltype(kWords)> ints;
+    const auto target = hn::BitCast(ints, hn::Load(kWords, g.target.data()));
+    auto cell = hn::Zero(kWords);
+    for (std::size_t c = 0; c + 1 < kWindowCells; ++c) {
+      const auto last = hn::BitCast(ints, hn::Load(kWords, g.cell_lasts[c].data()));
+      const auto passed = hn::RebindMask(kWords, hn::Gt(target, last));
+      cell = hn::IfThenElse(passed, hn::Add(cell, hn::Set(kWords, kCellBlocks)), cell);
+    }
+    hn::Store(cell, kWords, g.cell.data());
+  }
+
+  HWY_INLINE void FindBlock(Group& g) {
+    const hn::RebindToSigned<decltype(kWords)> ints;
+    const hn::Full128<std::uint32_t> four;
+    const auto find_block = [&](std::size_t l) HWY_ATTR {
+      const std::uint32_t* ends = g.window[l].ends() + g.cell[l];
+      const auto wanted = hn::Set(ints, static_cast<std::int32_t>(g.target[l]));
+      std::uint32_t ahead = 0;
+      for (std::size_t k = 0; k < kCellBlocks; k += kWordLanes) {
+        const auto later = hn::Gt(hn::BitCast(ints, hn::Load(kWords, ends + k)), wanted);
+        ahead |= static_cast<std::uint32_t>(MaskBits(ints, later)) << k;
+      }
+      const auto within = static_cast<std::uint32_t>(__builtin_ctz(ahead));  // the last one of a cell is ahead always
+      g.begin[l] = *(ends + within - 1);
+      const std::uint32_t block = g.cell[l] + within;
+      g.block[l] = block;
+      return g.window[l].units + std::size_t{block} * (kTimeBlock * sizeof(Unit));
+    };
+    const FourColumns pairs = LoadFour(
+        [&](std::size_t l) HWY_ATTR { return hn::BitCast(four, LoadBlock<Unit>(find_block(l), g.tables->rule)); });
+    for (std::size_t k = 0; k < 4; ++k) hn::Store(pairs.column[k], kWords, g.pairs[k].data());
+  }
+
+  // Classes of units, two in each number.
+  HWY_INLINE Words ClassesOf(Words units, const ClassRule& rule, int shift) {
+    const hn::ScalableTag<std::uint16_t> shorts;
+    const auto fields = hn::And(hn::ShiftRightSame(hn::BitCast(shorts, units), shift),
+                                hn::Set(shorts, std::uint16_t{rule.FieldMask()}));
+    const auto above = hn::SaturatedSub(fields, hn::Set(shorts, std::uint16_t{rule.lowest}));
+    return hn::BitCast(kWords, hn::Min(above, hn::Set(shorts, std::uint16_t{kClassCount - 1})));
+  }
+
+  // The unit within the block that is being passed at each lane's time.
+  HWY_INLINE void FindWithinBlock(Group& g) {
+    const hn::RebindToSigned<decltype(kWords)> ints;
+    const ClassRule& rule = g.tables->rule;
+    const int shift = ColumnShift<Unit>(rule);
+    const std::uint32_t* rate = g.rates.rate.data();
+    const auto after = hn::BitCast(ints, hn::Add(hn::Load(kWords, g.target.data()), hn::Set(kWords, 1)));
+    const Words pair0 = hn::Load(kWords, g.pairs[0].data());
+    const Words pair1 = hn::Load(kWords, g.pairs[1].data());
+    const Words pair2 = hn::Load(kWords, g.pairs[2].data());
+    const Words pair3 = hn::Load(kWords, g.pairs[3].data());
+    const Words class0 = ClassesOf(pair0, rule, shift);
+    const Words class1 = ClassesOf(pair1, rule, shift);
+    const Words class2 = ClassesOf(pair2, rule, shift);
+    const Words class3 = ClassesOf(pair3, rule, shift);
+    const Words rate0 = LookUpSixteen(rate, class0);
+    const Words rate2 = LookUpSixteen(rate, class1);
+    const Words rate4 = LookUpSixteen(rate, class2);
+    const Words rate6 = LookUpSixteen(rate, class3);
+    const Words rates01 = hn::Add(rate0, LookUpSixteen(rate, hn::ShiftRight<16>(class0)));
+    const Words rates23 = hn::Add(rate2, LookUpSixteen(rate, hn::ShiftRight<16>(class1)));
+    const Words rates45 = hn::Add(rate4, LookUpSixteen(rate, hn::ShiftRight<16>(class2)));
+    // Halve three times: has the first half been passed by then?
+    Words begin = hn::Load(kWords, g.begin.data());
+    Words index = hn::Add(hn::Load(kWords, g.first_unit.data()), hn::ShiftLeft<3>(hn::Load(kWords, g.block.data())));
+    const auto halve = [&](Words half, std::uint32_t units) HWY_ATTR {
+      const auto middle = hn::Add(begin, half);
+      const auto passed = hn::RebindMask(kWords, hn::Gt(after, hn::BitCast(ints, middle)));
+      begin = hn::IfThenElse(passed, middle, begin);
+      index = hn::IfThenElse(passed, hn::Add(index, hn::Set(kWords, units)), index);
+      return passed;
+    };
+    const auto past4 = halve(hn::Add(rates01, rates23), 4);
+    const auto past2 = halve(hn::IfThenElse(past4, rates45, rates01), 2);
+    const Words even_rate =
+        hn::IfThenElse(past2, hn::IfThenElse(past4, rate6, rate2), hn::IfThenElse(past4, rate4, rate0));
+    const auto past1 = halve(even_rate, 1);
+    hn::Store(index, kWords, g.index.data());
+    hn::Store(begin, kWords, g.begin.data());
+    if constexpr (sizeof(Unit) <= 2) {
+      const Words pair =
+          hn::IfThenElse(past2, hn::IfThenElse(past4, pair3, pair1), hn::IfThenElse(past4, pair2, pair0));
+      const Words unit = hn::And(hn::IfThenElse(past1, hn::ShiftRight<16>(pair), pair), hn::Set(kWords, 0xffff));
+      hn::Store(unit, kWords, g.unit.data());
+    } else {
+      for (std::size_t l = 0; l < Group::kCount; ++l) {
+        g.unit[l] = LoadUnit<Unit>(g.window[l].units, g.index[l] - g.first_unit[l]);
+      }
+    }
+  }
+
+  // The guess fell on a neighbour.
+  [[gnu::noinline]] void MendLane(Group& g, std::size_t l) {
+    const std::uint32_t position = g.position[l];
+    std::uint32_t index = g.index[l];
+    std::uint32_t begin = g.begin[l] - g.zero[l];
+    std::uint32_t end = begin + g.RateOfUnit(l, std::min(index, g.tile[l]->unit_count - 1));
+    while (position >= Waiting(begin)) {
+      end = begin;
+      begin -= g.RateOfUnit(l, --index);
+    }
+    while (position < Waiting(std::min(end, kHorizon))) {
+      begin = end;
+      end += g.RateOfUnit(l, ++index);
+    }
+    g.index[l] = index;
+    g.begin[l] = begin + g.zero[l];
+    g.unit[l] = LoadUnit<Unit>(g.tile[l]->base, index);
+  }
+
+  // A class whose symbols are not in the lanes' tables, or a symbol beyond them.
+  [[gnu::noinline]] void FindSymbol(Group& g, std::size_t l, std::uint32_t unit_class) {
+    const ExpandedTables& tables = *g.tables;
+    std::size_t at = unit_class * tables.stride;
+    while (tables.lasts[at] < g.low[l]) ++at;
+    const LaneSlot& slot = tables.lane_slots[at];
+    g.width[l] = slot.width - 1;
+    g.rest[l] = g.low[l] - slot.start;
+    g.magnitude[l] = slot.least_magnitude;
+    g.extra_bits[l] = slot.extra_bits;
+  }
+
+  // Pops the changes that were found.
+  HWY_INLINE void PopChange(Group& g) {
+    const hn::RebindToSigned<decltype(kWords)> ints;
+    const ClassRule& rule = g.tables->rule;
+    const Words position = hn::Load(kWords, g.position.data());
+    const Words zero = kUniform ? hn::Zero(kWords) : hn::Load(kWords, g.zero.data());
+    Words unit_class;
+    Words end;
+    Words above;
+    Words below;
+    for (;;) {
+      const auto field =
+          hn::And(hn::ShiftRightSame(hn::Load(kWords, g.unit.data()), rule.shift), hn::Set(kWords, rule.FieldMask()));
+      const auto lowest = hn::Set(kWords, rule.lowest);
+      unit_class = hn::Min(hn::Sub(hn::Max(field, lowest), lowest), hn::Set(kWords, kClassCount - 1));
+      const Words begin = hn::Sub(hn::Load(kWords, g.begin.data()), zero);
+      end = hn::Add(begin, LookUpSixteen(g.rates.rate.data(), unit_class));
+      above = WaitingOf(begin);
+      below = WaitingOf(hn::Min(end, hn::Set(kWords, kHorizon)));
+      const auto outside = hn::Or(hn::Not(hn::Lt(position, above)), hn::Lt(position, below));
+      std::uint64_t wrong = MaskBits(kWords, outside) & g.running;
+      if (wrong == 0) [[likely]]
+        break;
+      for (; wrong != 0; wrong &= wrong - 1) MendLane(g, LowestBit(wrong));
+    }
+    LaneCoder coder(g);
+    const auto down = hn::RebindMask(kWords, hn::Lt(hn::BitCast(ints, coder.low), hn::Zero(ints)));
+    const auto one = hn::Set(kWords, 1);
+    const auto rest = hn::IfThenElse(down, hn::Sub(position, below), hn::Sub(hn::Sub(above, one), position));
+    coder.Pop(hn::Sub(above, below), rest);
+    coder.Store(g);
+    hn::Store(unit_class, kWords, g.unit_class.data());
+    hn::Store(hn::VecFromMask(kWords, down), kWords, g.down.data());
+    if constexpr (kUniform) {
+      hn::Store(hn::Add(hn::Load(kWords, g.index.data()), one), kWords, g.next.data());
+    } else {
+      hn::Store(hn::And(hn::Add(end, zero), hn::Load(kWords, g.active.data())), kWords, g.zero.data());
+    }
+  }
+
+  // Pops the symbols and extra bits, and takes the steps.
+  HWY_INLINE void PopSymbol(Group& g, std::uint32_t event) {
+    const hn::ScalableTag<std::int16_t> shorts;
+    const ExpandedTables& tables = *g.tables;
+    const Words unit_class = hn::Load(kWords, g.unit_class.data());
+    const auto one = hn::Set(kWords, 1);
+    LaneCoder coder(g);
+    // The symbol. The ends of intervals are compared two at a time, in 16 bits: all are multiples of 2^16, and they are
+    // kept less 2^15, for signed comparisons.
+    const auto bias = hn::Set(kWords, 0x80008000);
+    const auto high_half = hn::ShiftRight<16>(coder.low);
+    const auto place = hn::BitCast(shorts, hn::Xor(hn::Or(high_half, hn::ShiftLeft<16>(high_half)), bias));
+    hn::Vec<decltype(shorts)> ends[kLaneSymbols / 2];
+    for (std::size_t k = 0; k < kLaneSymbols / 2; ++k) {
+      ends[k] = hn::BitCast(shorts, LookUpSixteen(g.symbol_ends.last[k].data(), unit_class));
+    }
+    auto passed = hn::Zero(shorts);
+    auto last_passed = hn::Set(shorts, std::int16_t{-0x8000});
+    auto last = hn::Set(shorts, std::int16_t{0x7fff});
+    for (std::size_t k = 0; k < kLaneSymbols / 2; ++k) {
+      const auto after = hn::Gt(place, ends[k]);
+      passed = hn::IfThenElse(after, hn::Add(passed, hn::Set(shorts, std::int16_t{1})), passed);
+      last_passed = hn::IfThenElse(after, ends[k], last_passed);
+    }
+    for (std::size_t k = kLaneSymbols / 2; k-- > 0;) last = hn::IfThenElse(hn::Gt(place, ends[k]), last, ends[k]);
+    const auto both = [&](auto v) HWY_ATTR { return hn::BitCast(shorts, hn::ShiftRight<16>(hn::BitCast(kWords, v))); };
+    const auto low_half = hn::Set(kWords, 0xffff);
+    const Words symbol = hn::And(hn::BitCast(kWords, hn::Add(passed, both(passed))), low_half);
+    last = hn::Min(last, both(last));
+    last_passed = hn::Max(last_passed, both(last_passed));
+    const auto first_symbol = hn::Eq(symbol, hn::Zero(kWords));
+    const Words sign = hn::Set(kWords, kFold);
+    const auto to_words = [&](auto v) HWY_ATTR { return hn::Xor(hn::ShiftLeft<16>(hn::BitCast(kWords, v)), sign); };
+    const Words start = hn::IfThenZeroElse(first_symbol, hn::Add(to_words(last_passed), hn::Set(kWords, 0x10000)));
+    Words width = hn::Sub(hn::Or(to_words(last), low_half), start);  // less one
+    Words rest = hn::Sub(coder.low, start);
+    Words magnitude = LookUpSixteen(kSymbolTables.magnitude.data(), symbol);
+    Words extra_bits = LookUpSixteen(kSymbolTables.extra_bits.data(), symbol);
+    const Words room = hn::Load(kWords, g.room.data());
+    const auto easy = hn::And(hn::Set(kWords, g.symbol_ends.easy_classes) >> unit_class, one);
+    const auto hard = hn::Or(hn::Or(hn::Eq(easy, hn::Zero(kWords)), hn::Eq(room, hn::Zero(kWords))),
+                             hn::Eq(symbol, hn::Set(kWords, kLaneSymbols)));
+    std::uint64_t hard_lanes = MaskBits(kWords, hard) & g.running;
+    std::uint32_t broken = 0;
+    if (hard_lanes != 0) [[unlikely]] {
+      hn::Store(width, kWords, g.width.data());
+      hn::Store(rest, kWords, g.rest.data());
+      hn::Store(magnitude, kWords, g.magnitude.data());
+      hn::Store(extra_bits, kWords, g.extra_bits.data());
+      for (; hard_lanes != 0; hard_lanes &= hard_lanes - 1) {
+        const std::size_t l = LowestBit(hard_lanes);
+        if (g.room[l] == 0 || ((tables.usable_classes >> g.unit_class[l]) & 1) == 0) {
+          broken |= 1u << l;
+        } else {
+          FindSymbol(g, l, g.unit_class[l]);
+        }
+      }
+      width = hn::Load(kWords, g.width.data());
+      rest = hn::Load(kWords, g.rest.data());
+      magnitude = hn::Load(kWords, g.magnitude.data());
+      extra_bits = hn::Load(kWords, g.extra_bits.data());
+    }
+    coder.PopWide(width, rest);
+    magnitude = hn::Add(magnitude, coder.PopBits(extra_bits));
+    coder.Store(g);
+    hn::Store(hn::Sub(room, one), kWords, g.room.data());
+
+    // Stepped() of every lane.
+    constexpr std::uint32_t kTop = 1u << (8 * sizeof(Unit) - 1);
+    constexpr std::uint32_t kAll = kTop | (kTop - 1);
+    const auto complement = hn::Set(kWords, tables.rule.order == Order::kSignMagnitude ? kTop - 1 : 0);
+    const auto top = hn::Set(kWords, kTop);
+    const auto swap = [&](Words v) HWY_ATTR {
+      return hn::Xor(v, hn::IfThenElseZero(hn::Ne(hn::And(v, top), hn::Zero(kWords)), complement));
+    };
+    const Words unit = hn::Load(kWords, g.unit.data());
+    const auto down = hn::MaskFromVec(hn::Load(kWords, g.down.data()));
+    const Words ordered = swap(unit);
+    const Words stepped = hn::IfThenElse(down, hn::Sub(ordered, magnitude), hn::Add(ordered, magnitude));
+    const Words new_unit = swap(hn::And(stepped, hn::Set(kWords, kAll)));
+    hn::Store(hn::Load(kWords, g.index.data()), kWords, g.index_of[event].data());
+    if constexpr (kPacked) {
+      hn::Store(hn::Or(unit, hn::ShiftLeft<16>(new_unit)), kWords, g.old_of[event].data());
+    } else {
+      hn::Store(unit, kWords, g.old_of[event].data());
+      hn::Store(new_unit, kWords, g.new_of[event].data());
+    }
+    for (; broken != 0; broken &= broken - 1) StopLane(g, LowestBit(broken), false, 0);
+  }
+
+  std::vector<SparseTile*> tiles_;
   std::size_t next_tile_ = 0;
+  std::array<Group, kGroups> groups_;
+  // What an idle lane has.
+  std::array<std::uint8_t, kTimeBlock * sizeof(Unit)> no_units_{};
+  SparseTile no_tile_{.base = no_units_.data(), .unit_count = 1};
 };
 
-void DecodeSparse(std::span<SparseTile> tiles, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,
-                  std::size_t times_stride) {
+void DecodeSparse(std::span<SparseTile> tiles, int unit_bytes, std::uint32_t* times) {
   WithUnit(unit_bytes, [&]<typename Unit>() {
     if constexpr (sizeof(Unit) == 8) {
-      for (SparseTile& tile : tiles)
-        DecodeTile<Unit>(tile, tables, times);  // does not fit the lanes' 32 bits, and is rare
-    } else if (tables.uniform) {
-      LaneDecoder<Unit, true>(tiles, tables, times, times_stride).Run();
+      // Does not fit the lanes' 32 bits, and is rare.
+      for (SparseTile& tile : tiles) DecodeTile<Unit>(tile, *tile.tables, times);
     } else {
-      LaneDecoder<Unit, false>(tiles, tables, times, times_stride).Run();
+      LaneDecoder<Unit, true>(tiles).Run();
+      LaneDecoder<Unit, false>(tiles).Run();
     }
   });
 }

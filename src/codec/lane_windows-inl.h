@@ -1,0 +1,203 @@
+// Windows of time: when the next units of a tile are passed, for one lane of sparse_lanes-inl.h. Included by
+// kernels_simd.cc inside each target's namespace; no include guard on purpose.
+//
+// Rates are summed a window at a time, shortly before the decoder gets there: so the base is read once, a lane's times
+// fit the nearest caches, and numbers stay within 31 bits however long the tile. A window is made of cells of blocks of
+// units. The times of the ends of blocks are kept for each lane, those of the ends of cells a lane beside the other.
+
+constexpr std::uint32_t kCellBlocks = 16;
+constexpr std::uint32_t kCellUnits = kCellBlocks * kTimeBlock;
+constexpr std::uint32_t kWindowCells = 16;
+constexpr std::uint32_t kWindowBlocks = kWindowCells * kCellBlocks;
+constexpr std::uint32_t kWindowUnits = kWindowCells * kCellUnits;
+// What is after the last block of a window is never passed.
+constexpr std::uint32_t kNever = 0x7fffffff;
+// No wait sees beyond the horizon, so rates need not be larger.
+constexpr std::uint32_t kLargestRate = kHorizon + 1;
+// A window gets no further cell once it has taken this long: so one more cell, and a wait beyond it, still fit.
+constexpr std::uint32_t kFullWindow = 1u << 29;
+static_assert(std::uint64_t{kFullWindow} + std::uint64_t{kCellUnits} * kLargestRate + 2 * kHorizon < kNever);
+
+// The rates of an entry in the form that windows are summed with: a rate has three bytes, and a table for each.
+struct LaneRates {
+  HWY_ALIGN std::array<std::uint32_t, kClassCount> rate;
+  HWY_ALIGN std::array<std::array<std::uint8_t, kClassCount>, 3> plane;
+
+  void Set(const ExpandedTables& tables) {
+    for (std::size_t c = 0; c < kClassCount; ++c) {
+      rate[c] = std::min(tables.rates[c], kLargestRate);
+      for (std::size_t p = 0; p < plane.size(); ++p) plane[p][c] = static_cast<std::uint8_t>(rate[c] >> (8 * p));
+    }
+  }
+};
+
+// What one vector of sums is made of.
+constexpr std::uint32_t kSumUnits = 2 * hn::MaxLanes(hn::ScalableTag<std::uint8_t>());
+constexpr std::uint32_t kSumBlocks = kSumUnits / kTimeBlock;
+static_assert(kSumBlocks == kWordLanes && kCellBlocks % kSumBlocks == 0);
+
+// Sums of the rates of the next kSumBlocks blocks, one a lane.
+template <typename Unit>
+class BlockSums {
+ public:
+  HWY_INLINE BlockSums(const LaneRates& rates, const ClassRule& rule)
+      : low_(hn::LoadDup128(kBytes, rates.plane[0].data())),
+        middle_(hn::LoadDup128(kBytes, rates.plane[1].data())),
+        high_(hn::LoadDup128(kBytes, rates.plane[2].data())),
+        lowest_(hn::Set(kBytes, rule.lowest)),
+        shift_(rule.shift),
+        mask_(rule.FieldMask()) {}
+
+  HWY_INLINE Words operator()(const std::uint8_t* units) const {
+    const auto first = Sums(Classes(units));
+    const auto second = Sums(Classes(units + kSumUnits / 2 * sizeof(Unit)));
+#if HWY_TARGET == HWY_AVX3
+    // A sum has 27 bits in a lane of 64: the lower halves of both, in order.
+    HWY_ALIGN static constexpr std::uint32_t kOrder[16] = {0, 4, 8, 12, 2, 6, 10, 14, 16, 20, 24, 28, 18, 22, 26, 30};
+    HWY_ALIGN static constexpr std::uint32_t kPlainOrder[16] = {0,  2,  4,  6,  8,  10, 12, 14,
+                                                                16, 18, 20, 22, 24, 26, 28, 30};
+    const auto order = hn::Load(kWords, sizeof(Unit) == 2 ? kOrder : kPlainOrder);
+    return Words{_mm512_permutex2var_epi32(first.raw, order.raw, second.raw)};
+#elif HWY_TARGET == HWY_AVX2
+    HWY_ALIGN static constexpr std::uint32_t kOrder[8] = {0, 4, 2, 6, 1, 5, 3, 7};
+    HWY_ALIGN static constexpr std::uint32_t kPlainOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+    const auto both = hn::BitCast(kWords, hn::Or(first, hn::ShiftLeft<32>(second)));
+    return hn::TableLookupLanes(both, hn::SetTableIndices(kWords, sizeof(Unit) == 2 ? kOrder : kPlainOrder));
+#else
+    return hn::ConcatEven(kWords, hn::BitCast(kWords, second), hn::BitCast(kWords, first));
+#endif
+  }
+
+ private:
+  HWY_INLINE Bytes Classes(const std::uint8_t* units) const {
+    return hn::Min(hn::SaturatedSub(FieldsOf(units), lowest_), hn::Set(kBytes, std::uint8_t{kClassCount - 1}));
+  }
+
+  // The class fields, one a byte; of units of two bytes in blocks whose order operator() mends.
+  HWY_INLINE Bytes FieldsOf(const std::uint8_t* units) const {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+    if constexpr (sizeof(Unit) == 2) {
+      const hn::ScalableTag<std::uint16_t> shorts;
+      const auto field = [&](std::size_t k) {
+        return hn::And(hn::ShiftRightSame(LoadUnits<Unit>(units + k * sizeof(Bytes)), shift_),
+                       hn::Set(shorts, std::uint16_t{mask_}));
+      };
+#if HWY_TARGET == HWY_AVX3
+      return Bytes{_mm512_packus_epi16(field(0).raw, field(1).raw)};
+#else
+      return Bytes{_mm256_packus_epi16(field(0).raw, field(1).raw)};
+#endif
+    }
+#endif
+    return Fields<Unit>(units, shift_, mask_);
+  }
+
+  HWY_INLINE auto Sums(Bytes classes) const {
+    const auto low = hn::SumsOf8(hn::TableLookupBytes(low_, classes));
+    const auto middle = hn::SumsOf8(hn::TableLookupBytes(middle_, classes));
+    const auto high = hn::SumsOf8(hn::TableLookupBytes(high_, classes));
+    return hn::Add(low, hn::Add(hn::ShiftLeft<8>(middle), hn::ShiftLeft<16>(high)));
+  }
+
+  Bytes low_;
+  Bytes middle_;
+  Bytes high_;
+  Bytes lowest_;
+  int shift_;
+  std::uint8_t mask_;
+};
+
+HWY_INLINE Words LastLane(Words v) {
+#if HWY_MAX_BYTES >= 32
+  return hn::TableLookupLanes(v, hn::IndicesFromVec(kWords, hn::Set(kWords, kWordLanes - 1)));
+#else
+  return hn::Broadcast<kWordLanes - 1>(v);
+#endif
+}
+
+// The times of one lane's window.
+struct LaneWindow {
+  // ends[k] is when block k has been passed, from the window's beginning on; ends[-1] is its beginning.
+  HWY_ALIGN std::array<std::uint32_t, kCellBlocks + kWindowBlocks> times;
+  [[nodiscard]] std::uint32_t* ends() { return times.data() + kCellBlocks; }
+  [[nodiscard]] const std::uint32_t* ends() const { return times.data() + kCellBlocks; }
+
+  HWY_ALIGN std::array<std::uint8_t, kTimeBlock * 4> last_block;  // the last units of a tile, zeros after them
+  const std::uint8_t* units = nullptr;                            // of the window
+  std::uint32_t first_unit = 0;                                   // in the tile
+  std::uint32_t unit_count = 0;
+  std::uint32_t sum = 0;  // of all its rates
+
+  // Nothing in it is ever passed, and what is looked at is there.
+  void SetIdle(std::uint32_t* cell_lasts) {
+    times.fill(kNever);
+    times[kCellBlocks - 1] = 0;
+    last_block.fill(0);
+    units = last_block.data();
+    first_unit = 0;
+    unit_count = 0;
+    sum = kNever;
+    for (std::uint32_t c = 0; c < kWindowCells; ++c) cell_lasts[c * kWordLanes] = kNever;
+  }
+
+  // Sums the units of a tile from `first` on, of which there are `left`. cell_lasts is the lane's column.
+  // REQUIRES: left != 0.
+  template <typename Unit>
+  HWY_INLINE void Sum(const std::uint8_t* from, std::uint32_t first, std::uint32_t left, const LaneRates& rates,
+                      const ClassRule& rule, std::uint32_t* cell_lasts) {
+    const BlockSums<Unit> block_sums(rates, rule);
+    units = from;
+    first_unit = first;
+    times[kCellBlocks - 1] = 0;
+    sum = 0;
+    std::uint32_t cell = 0;
+    Words time = hn::Zero(kWords);
+    const auto sum_cell = [&](const std::uint8_t* cell_units) {
+      for (std::uint32_t b = 0; b < kCellBlocks; b += kSumBlocks) {
+        time = hn::Add(RunningSums(block_sums(cell_units + std::size_t{b} * kTimeBlock * sizeof(Unit))), time);
+        hn::Store(time, kWords, ends() + cell * kCellBlocks + b);
+        time = LastLane(time);
+      }
+    };
+    const std::uint32_t whole_cells = std::min(kWindowCells, left / kCellUnits);
+    for (; cell < whole_cells && sum < kFullWindow; ++cell) {
+      const std::uint8_t* cell_units = from + std::size_t{cell} * (kCellUnits * sizeof(Unit));
+      // The window after this one: many lanes take turns, and no hardware foresees so many.
+      for (std::size_t at = 0; at < kCellUnits * sizeof(Unit); at += kLineBytes) {
+        __builtin_prefetch(cell_units + kWindowUnits * sizeof(Unit) + at, 0, 2);
+      }
+      sum_cell(cell_units);
+      sum = hn::GetLane(time);
+      cell_lasts[cell * kWordLanes] = sum - 1;
+    }
+    unit_count = cell * kCellUnits;
+    if (cell < kWindowCells && sum < kFullWindow && left - unit_count >= kTimeBlock) {
+      // What is left of whole blocks, as a cell with zeros after them.
+      const std::uint32_t blocks = (left - unit_count) / kTimeBlock;
+      HWY_ALIGN std::array<std::uint8_t, kCellUnits * sizeof(Unit)> copy{};
+      std::memcpy(copy.data(), from + std::size_t{unit_count} * sizeof(Unit), blocks * kTimeBlock * sizeof(Unit));
+      sum_cell(copy.data());
+      std::uint32_t* cell_end = ends() + (cell + 1) * kCellBlocks;
+      std::uint32_t* end = ends() + cell * kCellBlocks + blocks;
+      sum = end[-1];
+      std::fill(end, cell_end, kNever);
+      cell_lasts[cell * kWordLanes] = kNever;
+      unit_count += blocks * kTimeBlock;
+      ++cell;
+    } else if (unit_count == 0) {
+      // The tile ends within a block, which gets a window of its own.
+      last_block.fill(0);
+      std::memcpy(last_block.data(), from, left * sizeof(Unit));
+      units = last_block.data();
+      unit_count = left;
+      for (std::uint32_t k = 0; k < left; ++k) {
+        const auto field = static_cast<std::uint32_t>(LoadUnit<Unit>(from, k) >> rule.shift) & rule.FieldMask();
+        sum += rates.rate[rule.ClassOfField(field)];
+      }
+      std::fill_n(ends(), kCellBlocks, kNever);
+    }
+    for (; cell < kWindowCells; ++cell) cell_lasts[cell * kWordLanes] = kNever;
+  }
+
+  static constexpr std::size_t kLineBytes = 64;
+};
