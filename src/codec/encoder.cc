@@ -244,8 +244,6 @@ class DeltaEncoder {
     const std::span<const std::uint32_t> changed = changes.positions;
     work.changed[tile] = static_cast<std::uint32_t>(changed.size());
     if (changed.empty()) return;
-    const Order order = HasTables(work.coding->mode) ? sets_[work.coding->table_set].rule.order
-                                                     : CandidateRules(SpecOf(work).dtype)[0].order;
     const bool keep = request_.keep_old;
     ReplacedUnits replaced;
     if (keep) {
@@ -253,24 +251,18 @@ class DeltaEncoder {
       replaced.old_units.assign(changes.old_units, changes.old_units + changed.size() * sizeof(Unit));
     }
     DigestOfChanges digest;
-    std::size_t k = 0;
+    std::span<const std::uint32_t> left = changed;
     work.map->ForEachRun(begin, input.count, [&](std::uint64_t at, std::uint64_t tensor_unit, std::uint64_t size) {
       const std::uint64_t end = at - begin + size;
-      const std::uint64_t shift = tensor_unit - (at - begin);  // modulo 2^64
-      for (; k < changed.size() && changed[k] < end; ++k) {
-        const Unit old_unit = LoadUnit<Unit>(changes.old_units, k);
-        const Unit new_unit = LoadUnit<Unit>(changes.new_units, k);
-        digest.Change<Unit>(changed[k] + shift, old_unit, new_unit);
-      }
+      const std::size_t done = changed.size() - left.size();
+      const auto in_run = static_cast<std::size_t>(std::lower_bound(left.begin(), left.end(), end) - left.begin());
+      digest.Changes<Unit>(tensor_unit - (at - begin), left.first(in_run), changes.old_units + done * sizeof(Unit),
+                           changes.new_units + done * sizeof(Unit));
+      left = left.subspan(in_run);
     });
     work.digest_change[tile] = digest.Finish();
-    std::uint32_t single_steps = 0;
-    for (std::size_t c = 0; c < changed.size(); ++c) {
-      const Unit up = static_cast<Unit>(ToOrdered(LoadUnit<Unit>(changes.new_units, c), order) -
-                                        ToOrdered(LoadUnit<Unit>(changes.old_units, c), order));
-      single_steps += up == 1 || up == static_cast<Unit>(-1) ? 1 : 0;
-    }
-    work.single_steps[tile] = single_steps;
+    work.single_steps[tile] =
+        work.coding->mode == EntryMode::kSparse ? changes.single_steps : CountSingleSteps<Unit>(work, changes);
     if (keep) worker.replaced.push_back(std::move(replaced));
     if (work.source->update != nullptr) {
       std::uint8_t* base = work.source->update + begin * sizeof(Unit);
@@ -278,6 +270,19 @@ class DeltaEncoder {
         StoreUnit<Unit>(base, changed[c], LoadUnit<Unit>(changes.new_units, c));
       }
     }
+  }
+
+  template <typename Unit>
+  [[nodiscard]] std::uint32_t CountSingleSteps(const Work& work, const TileChanges& changes) const {
+    const Order order = HasTables(work.coding->mode) ? sets_[work.coding->table_set].rule.order
+                                                     : CandidateRules(SpecOf(work).dtype)[0].order;
+    std::uint32_t single_steps = 0;
+    for (std::size_t c = 0; c < changes.positions.size(); ++c) {
+      const Unit up = static_cast<Unit>(ToOrdered(LoadUnit<Unit>(changes.new_units, c), order) -
+                                        ToOrdered(LoadUnit<Unit>(changes.old_units, c), order));
+      single_steps += up == 1 || up == static_cast<Unit>(-1) ? 1 : 0;
+    }
+    return single_steps;
   }
 
   // Of most modes this is known from the sample. Gaps mode has none, and steps of any size take more than they are.

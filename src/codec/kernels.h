@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "codec/encode_kernels.h"
 #include "codec/gap_tile.h"
 #include "codec/tables.h"
 #include "codec/units.h"
@@ -91,13 +92,6 @@ struct GapTile {
   bool intact = false;
 };
 
-// A change on the line of the waiting (locate_changes).
-struct LocatedChange {
-  std::uint32_t wait;
-  std::uint32_t waiting_begin;
-  std::uint32_t waiting_end;
-};
-
 struct Kernels {
   const char* name;
 
@@ -111,12 +105,6 @@ struct Kernels {
   std::uint64_t (*sum_rates)(const std::uint8_t* units, std::uint32_t count, int unit_bytes,
                              const ExpandedTables& tables, std::uint32_t* times);
 
-  // Where changed units lie in the waiting, for the encoder: each one's wait since the end of the changed unit before
-  // (modulo 2^32, as `times` are), and the waiting at both ends of it, as if no wait were longer than the horizon.
-  // REQUIRES: `times` is what sum_rates gave for the same units.
-  void (*locate_changes)(const std::uint8_t* units, std::uint32_t count, int unit_bytes, const ExpandedTables& tables,
-                         const std::uint32_t* times, std::span<const std::uint32_t> positions, LocatedChange* located);
-
   // Sums of key * word over words first_word .. first_word + word_count - 1 of one block.
   DigestSums (*digest_words)(const std::uint8_t* data, std::uint32_t first_word, std::uint32_t word_count,
                              const DigestKeys& keys);
@@ -127,6 +115,8 @@ struct Kernels {
 
   // Decodes tiles of one entry. REQUIRES: their streams were opened (gap_tile.h) for tiles of their sizes.
   void (*decode_gaps)(std::span<GapTile> tiles, int unit_bytes);
+
+  const EncodeKernels* encode;
 };
 
 // How many tiles are coded side by side, which hides the latency of the long chain of steps of each.

@@ -78,31 +78,6 @@ void DecodeGaps(std::span<GapTile> tiles, int unit_bytes) {
   });
 }
 
-void LocateChanges(const std::uint8_t* units, std::uint32_t, int unit_bytes, const ExpandedTables& tables,
-                   const std::uint32_t* times, std::span<const std::uint32_t> positions, LocatedChange* located) {
-  WithUnit(unit_bytes, [&]<typename Unit>() {
-    const std::uint32_t mask = tables.rule.FieldMask();
-    const auto rate_at = [&](std::uint32_t index) {
-      return tables.rate_of_field[static_cast<std::uint32_t>(LoadUnit<Unit>(units, index) >> tables.rule.shift) & mask];
-    };
-    std::uint32_t zero = 0;
-    for (std::size_t k = 0; k < positions.size(); ++k) {
-      std::uint32_t begin = 0;
-      if (tables.uniform) {
-        begin = positions[k] * tables.rates[0];
-      } else {
-        begin = times[positions[k] / kTimeBlock];
-        for (std::uint32_t i = positions[k] & ~(kTimeBlock - 1); i < positions[k]; ++i) begin += rate_at(i);
-      }
-      const std::uint32_t wait = begin - zero;
-      const std::uint32_t rate = tables.uniform ? tables.rates[0] : rate_at(positions[k]);
-      located[k] = {wait, Waiting(std::min(wait, kHorizon)),
-                    Waiting(std::min(std::min(wait, kHorizon) + rate, kHorizon))};
-      zero = begin + rate;
-    }
-  });
-}
-
 std::uint64_t SumRatesOfWidth(const std::uint8_t* units, std::uint32_t count, int unit_bytes,
                               const ExpandedTables& tables, std::uint32_t* times) {
   return WithUnit(unit_bytes, [&]<typename Unit>() { return SumRates<Unit>(units, count, tables, times); });
@@ -111,8 +86,8 @@ std::uint64_t SumRatesOfWidth(const std::uint8_t* units, std::uint32_t count, in
 }  // namespace
 
 const Kernels* ScalarKernels() {
-  static constexpr Kernels kKernels = {"scalar",    FindChanged,  SumRatesOfWidth, LocateChanges,
-                                       DigestWords, DecodeSparse, DecodeGaps};
+  static const Kernels kKernels = {"scalar",     FindChanged, SumRatesOfWidth,      DigestWords,
+                                   DecodeSparse, DecodeGaps,  ScalarEncodeKernels()};
   return &kKernels;
 }
 

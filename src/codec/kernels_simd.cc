@@ -29,28 +29,9 @@ void DecodeGaps(std::span<GapTile> tiles, int unit_bytes);  // gap_kernels_simd.
 namespace {
 
 #include "codec/simd_common-inl.h"
-
-// Units are loaded as bytes: they may lie at any address.
-template <typename Unit>
-HWY_INLINE hn::Vec<hn::ScalableTag<Unit>> LoadUnits(const std::uint8_t* from) {
-  return hn::BitCast(hn::ScalableTag<Unit>(), hn::LoadU(kBytes, from));
-}
+#include "codec/vectors-inl.h"
 
 // --- find_changed ---
-
-// A bit for each of 64 units: set where old and new differ.
-template <typename Unit>
-HWY_INLINE std::uint64_t ChangedMask(const std::uint8_t* old_units, const std::uint8_t* new_units) {
-  const hn::ScalableTag<Unit> units;
-  constexpr std::size_t kLanes = hn::MaxLanes(hn::ScalableTag<Unit>());
-  std::uint64_t mask = 0;
-  for (std::size_t i = 0; i < 64; i += kLanes) {
-    const auto differ =
-        hn::Ne(LoadUnits<Unit>(old_units + i * sizeof(Unit)), LoadUnits<Unit>(new_units + i * sizeof(Unit)));
-    mask |= MaskBits(units, differ) << i;
-  }
-  return mask;
-}
 
 template <typename Unit>
 std::uint32_t FindChangedUnits(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint32_t count,
@@ -87,41 +68,6 @@ std::uint32_t FindChanged(const std::uint8_t* old_units, const std::uint8_t* new
 }
 
 // --- sum_rates ---
-
-using Bytes = hn::Vec<hn::ScalableTag<std::uint8_t>>;
-
-// The class fields of the next Lanes(kBytes) units, one a byte.
-template <typename Unit>
-HWY_INLINE Bytes Fields(const std::uint8_t* from, int shift, std::uint8_t mask) {
-  const std::size_t bytes = hn::Lanes(kBytes);
-  const auto field = [&](std::size_t k) {
-    const hn::ScalableTag<Unit> units;
-    return hn::BitCast(kBytes, hn::And(hn::ShiftRightSame(LoadUnits<Unit>(from + k * bytes), shift),
-                                       hn::Set(units, static_cast<Unit>(mask))));
-  };
-  if constexpr (sizeof(Unit) == 1) {
-    return field(0);
-  } else {
-    // The field is the lowest byte of its unit: halve the units until that byte is all that is left.
-    const auto narrow = [&]<typename Half>(Bytes high, Bytes low) {
-      const hn::ScalableTag<Half> halves;
-      return hn::BitCast(kBytes, hn::ConcatEven(halves, hn::BitCast(halves, high), hn::BitCast(halves, low)));
-    };
-    const auto from16 = [&](Bytes high, Bytes low) { return narrow.template operator()<std::uint8_t>(high, low); };
-    if constexpr (sizeof(Unit) == 2) {
-      return from16(field(1), field(0));
-    } else {
-      const auto from32 = [&](Bytes high, Bytes low) { return narrow.template operator()<std::uint16_t>(high, low); };
-      if constexpr (sizeof(Unit) == 4) {
-        return from16(from32(field(3), field(2)), from32(field(1), field(0)));
-      } else {
-        const auto from64 = [&](Bytes high, Bytes low) { return narrow.template operator()<std::uint32_t>(high, low); };
-        return from16(from32(from64(field(7), field(6)), from64(field(5), field(4))),
-                      from32(from64(field(3), field(2)), from64(field(1), field(0))));
-      }
-    }
-  }
-}
 
 template <typename Unit>
 std::uint64_t SumRates(const std::uint8_t* units, std::uint32_t count, const ExpandedTables& tables,
@@ -233,9 +179,6 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
 
 // --- decode_sparse ---
 
-constexpr std::size_t kWordLanes = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
-static_assert(kLanes % kWordLanes == 0 && kWordLanes >= 4);
-
 const hn::Full128<std::uint16_t> kRow;
 using Row = hn::Vec<hn::Full128<std::uint16_t>>;
 
@@ -256,165 +199,18 @@ HWY_INLINE Row LoadBlock(const std::uint8_t* units, const ClassRule& rule) {
   }
 }
 
-// The last block of a tile may be shorter than eight units: a copy of it with zeros after its end. So that looking at a
-// block is a load without questions, pointers to blocks are taken from here.
-template <typename Unit>
-class BlockPointers {
- public:
-  BlockPointers(const std::uint8_t* tile, std::uint32_t unit_count)
-      : tile_(tile), whole_blocks_(unit_count / kTimeBlock) {
-    const std::size_t whole_bytes = std::size_t{whole_blocks_} * kTimeBlock * sizeof(Unit);
-    std::memset(last_, 0, sizeof(last_));
-    std::memcpy(last_, tile + whole_bytes, unit_count * sizeof(Unit) - whole_bytes);
-  }
-  [[nodiscard]] const std::uint8_t* Of(std::uint32_t block) const {
-    return block < whole_blocks_ ? tile_ + std::size_t{block} * kTimeBlock * sizeof(Unit) : last_;
-  }
-
- private:
-  const std::uint8_t* tile_;
-  std::uint32_t whole_blocks_;
-  std::uint8_t last_[kTimeBlock * sizeof(Unit)];
-};
-
 template <typename Unit>
 HWY_INLINE int ColumnShift(const ClassRule& rule) {
   return sizeof(Unit) <= 2 ? rule.shift : 0;
 }
 
-// The rates of the units of kWordLanes blocks, transposed: column k has unit k of every block, a block in each lane.
-struct RateColumns {
-  HWY_INLINE RateColumns() {}  // NOLINT(modernize-use-equals-default): the compiler's own would not be for this target
-  Words column[kTimeBlock];
-};
-
-HWY_INLINE Words LookUpRates(const ExpandedTables& tables, Words classes) {
-#if HWY_MAX_BYTES >= 64
-  return hn::TableLookupLanes(hn::LoadU(kWords, tables.rates.data()), hn::IndicesFromVec(kWords, classes));
-#elif HWY_MAX_BYTES >= 32
-  const auto within = hn::IndicesFromVec(kWords, hn::And(classes, hn::Set(kWords, 7)));
-  const auto low = hn::TableLookupLanes(hn::LoadU(kWords, tables.rates.data()), within);
-  const auto high = hn::TableLookupLanes(hn::LoadU(kWords, tables.rates.data() + 8), within);
-  return hn::IfThenElse(hn::Gt(classes, hn::Set(kWords, 7)), high, low);
-#else
-  HWY_ALIGN std::uint32_t lanes[kWordLanes];
-  hn::Store(classes, kWords, lanes);
-  for (std::uint32_t& lane : lanes) lane = tables.rates[lane];
-  return hn::Load(kWords, lanes);
-#endif
-}
-
-// load_block(lane) gives the block of a lane.
-template <typename LoadBlockOfLane>
-HWY_INLINE RateColumns TransposeRates(const LoadBlockOfLane& load_block, int shift, const ExpandedTables& tables) {
-  const hn::ScalableTag<std::uint16_t> shorts;
-  using Shorts = hn::Vec<hn::ScalableTag<std::uint16_t>>;
-  // Row r holds the blocks of lanes r, r + 4, r + 8, …, so that the four rows interleave to lanes in order.
-  const auto row = [&](std::size_t r) -> Shorts {
-#if HWY_MAX_BYTES >= 64
-    const hn::Full256<std::uint16_t> half;
-    return hn::Combine(shorts, hn::Combine(half, load_block(r + 12), load_block(r + 8)),
-                       hn::Combine(half, load_block(r + 4), load_block(r)));
-#elif HWY_MAX_BYTES >= 32
-    return hn::Combine(shorts, load_block(r + 4), load_block(r));
-#else
-    return load_block(r);
-#endif
-  };
-  const auto lowest = hn::Set(shorts, std::uint16_t{tables.rule.lowest});
-  const auto mask = hn::Set(shorts, std::uint16_t{tables.rule.FieldMask()});
-  const auto classes = [&](Shorts units) {
-    const auto fields = hn::And(hn::ShiftRightSame(units, shift), mask);
-    return hn::Min(hn::SaturatedSub(fields, lowest), hn::Set(shorts, std::uint16_t{kClassCount - 1}));
-  };
-  const Shorts row0 = classes(row(0));
-  const Shorts row1 = classes(row(1));
-  const Shorts row2 = classes(row(2));
-  const Shorts row3 = classes(row(3));
-  const auto pairs = [&](Shorts a, Shorts b, bool upper) {
-    return hn::BitCast(kWords, upper ? hn::InterleaveUpper(shorts, a, b) : hn::InterleaveLower(shorts, a, b));
-  };
-  RateColumns rates;
-  const auto columns = [&](std::size_t first, Words quad) {
-    // Eight classes, of two units of four lanes each: to 32 bits, and to rates.
-    const auto zero = hn::Zero(shorts);
-    const auto units = hn::BitCast(shorts, quad);
-    rates.column[first] = LookUpRates(tables, hn::BitCast(kWords, hn::InterleaveLower(shorts, units, zero)));
-    rates.column[first + 1] = LookUpRates(tables, hn::BitCast(kWords, hn::InterleaveUpper(shorts, units, zero)));
-  };
-  const Words low01 = pairs(row0, row1, false);
-  const Words low23 = pairs(row2, row3, false);
-  const Words high01 = pairs(row0, row1, true);
-  const Words high23 = pairs(row2, row3, true);
-  columns(0, hn::InterleaveLower(kWords, low01, low23));
-  columns(2, hn::InterleaveUpper(kWords, low01, low23));
-  columns(4, hn::InterleaveLower(kWords, high01, high23));
-  columns(6, hn::InterleaveUpper(kWords, high01, high23));
-  return rates;
-}
-
-#include "codec/sparse_decode-inl.h"
 #include "codec/lane_windows-inl.h"
+#include "codec/sparse_decode-inl.h"
 #include "codec/sparse_lanes-inl.h"
 
-// --- locate_changes ---
-
-template <typename Unit>
-void LocateUnits(const std::uint8_t* units, std::uint32_t count, const ExpandedTables& tables,
-                 const std::uint32_t* times, std::span<const std::uint32_t> positions, LocatedChange* located) {
-  HWY_ALIGN std::uint32_t position[kWordLanes] = {};
-  HWY_ALIGN std::uint32_t begins[kWordLanes + 1];
-  HWY_ALIGN std::uint32_t ends[kWordLanes + 1];
-  HWY_ALIGN std::uint32_t waiting_begin[kWordLanes];
-  HWY_ALIGN std::uint32_t waiting_end[kWordLanes];
-  const auto horizon = hn::Set(kWords, kHorizon);
-  const int shift = ColumnShift<Unit>(tables.rule);
-  const BlockPointers<Unit> blocks(units, count);
-  std::uint32_t zero = 0;
-  for (std::size_t first = 0; first < positions.size(); first += kWordLanes) {
-    // The last few are done with positions of before in the lanes that are left over.
-    const std::size_t size = std::min(kWordLanes, positions.size() - first);
-    for (std::size_t k = 0; k < size; ++k) position[k] = positions[first + k];
-    const auto at = hn::Load(kWords, position);
-    Words begin;
-    Words rate;
-    if (tables.uniform) {
-      rate = hn::Set(kWords, tables.rates[0]);
-      begin = hn::Mul(at, rate);
-    } else {
-      for (std::size_t k = 0; k < kWordLanes; ++k) begins[k] = times[position[k] / kTimeBlock];
-      const RateColumns rates = TransposeRates(
-          [&](std::size_t k) { return LoadBlock<Unit>(blocks.Of(position[k] / kTimeBlock), tables.rule); }, shift,
-          tables);
-      const auto within = hn::And(at, hn::Set(kWords, kTimeBlock - 1));
-      begin = hn::Load(kWords, begins);
-      rate = rates.column[0];
-      for (std::uint32_t k = 1; k < kTimeBlock; ++k) {
-        const auto passed = hn::Gt(within, hn::Set(kWords, k - 1));
-        begin = hn::Add(begin, hn::IfThenElseZero(passed, rates.column[k - 1]));
-        rate = hn::IfThenElse(passed, rates.column[k], rate);
-      }
-    }
-    // Each wait begins at the end of the change before: shifted by a lane, through memory.
-    const auto end = hn::Add(begin, rate);
-    ends[0] = zero;
-    hn::StoreU(end, kWords, ends + 1);
-    zero = ends[size];
-    const auto wait = hn::Sub(begin, hn::LoadU(kWords, ends));
-    const auto near = hn::Min(wait, horizon);
-    hn::Store(wait, kWords, begins);
-    hn::Store(WaitingOf(near), kWords, waiting_begin);
-    hn::Store(WaitingOf(hn::Min(hn::Add(near, rate), horizon)), kWords, waiting_end);
-    for (std::size_t k = 0; k < size; ++k) located[first + k] = {begins[k], waiting_begin[k], waiting_end[k]};
-  }
-}
-
-void LocateChanges(const std::uint8_t* units, std::uint32_t count, int unit_bytes, const ExpandedTables& tables,
-                   const std::uint32_t* times, std::span<const std::uint32_t> positions, LocatedChange* located) {
-  WithUnit(unit_bytes, [&]<typename Unit>() { LocateUnits<Unit>(units, count, tables, times, positions, located); });
-}
-
 }  // namespace
+
+const EncodeKernels* GetEncodeKernels();  // encode_kernels_simd.cc
 
 const Kernels* GetKernels() {
 #if HWY_TARGET == HWY_AVX3
@@ -428,8 +224,8 @@ const Kernels* GetKernels() {
 #else
   constexpr const char* kName = "baseline";
 #endif
-  static constexpr Kernels kKernels = {kName,       FindChanged,  SumRatesOfWidth, LocateChanges,
-                                       DigestWords, DecodeSparse, DecodeGaps};
+  static const Kernels kKernels = {kName,        FindChanged, SumRatesOfWidth,   DigestWords,
+                                   DecodeSparse, DecodeGaps,  GetEncodeKernels()};
   return &kKernels;
 }
 

@@ -39,8 +39,10 @@ class RansEncoder {
     state_ = (quotient << 32) + event.start + (state - quotient * width);
   }
 
-  // Appends the stream, words and state, to `out`.
-  void Finish(std::span<const std::uint32_t> words, std::vector<std::uint8_t>& out) const;
+  // Appends the stream, words and final state, to `out`.
+  static void Finish(std::span<const std::uint32_t> words, std::uint64_t state, std::vector<std::uint8_t>& out);
+
+  [[nodiscard]] std::uint64_t state() const { return state_; }
 
  private:
   std::uint64_t state_ = 1;

@@ -98,16 +98,27 @@ struct LaneSlot {
   std::uint32_t extra_bits;
 };
 
+// Magnitude buckets that hold one magnitude each.
+inline constexpr std::size_t kPlainSymbols = 4;
+// Not a symbol's: only a certain one has a width whose upper half is 0, and it starts at 0.
+inline constexpr std::uint32_t kNoSymbol = 1u << 16;
+
 struct ExpandedTables {
   ClassRule rule;
   bool uniform = false;
   std::array<std::uint32_t, kClassCount> rates{};
   std::array<std::uint8_t, 256> class_of_field{};
   std::array<std::uint32_t, 256> rate_of_field{};
+  // The three bytes of each rate, lowest first: vectors look them up one by one.
+  std::array<std::array<std::uint8_t, kClassCount>, 3> rate_bytes{};
 
   // For the encoder: the symbols of class c begin at c * stride.
   std::size_t stride = 0;
   std::vector<SymbolEvent> events;
+  // The same in a form that vectors look up: the start's upper half, then the width's, or kNoSymbol.
+  std::vector<std::uint32_t> packed_events;
+  // Of the symbols without extra bits once more, by symbol, then class.
+  std::array<std::array<std::uint32_t, kClassCount>, kPlainSymbols> plain_symbols{};
   // For the decoder: the possible symbols of class c begin at c * stride, in the order of their intervals. The event at
   // a position is the first whose lasts[] is not below it; after the possible ones, lasts[] is 2^32 - 1 throughout.
   std::vector<std::uint32_t> lasts;

@@ -27,6 +27,7 @@ struct TileChanges {
   std::span<const std::uint32_t> positions;
   const std::uint8_t* old_units;
   const std::uint8_t* new_units;
+  std::uint32_t single_steps = 0;  // changes to the neighbouring number; counted only in sparse tiles
 };
 
 class TileEncoder {
@@ -43,7 +44,8 @@ class TileEncoder {
   [[nodiscard]] std::span<const std::uint8_t> stream(std::size_t k) const { return lanes_[k].stream; }
   [[nodiscard]] TileChanges changes(std::size_t k) const {
     const Lane& lane = lanes_[k];
-    return {std::span(lane.positions).first(lane.changed), lane.old_units.data(), lane.new_units.data()};
+    return {std::span(lane.positions).first(lane.changed), lane.old_units.data(), lane.new_units.data(),
+            lane.single_steps};
   }
 
  private:
@@ -52,13 +54,17 @@ class TileEncoder {
     std::vector<std::uint32_t> positions;
     std::vector<std::uint8_t> old_units;
     std::vector<std::uint8_t> new_units;
+    std::vector<std::uint32_t> begins;  // on the tile's clock, only of sparse tiles
     std::size_t changed = 0;
-    std::vector<RansEvent> events;  // in the decoder's order
+    std::uint32_t single_steps = 0;  // only of sparse tiles
+    std::vector<RansEvent> events;   // kPushPad certain ones, then the tile's in the decoder's order
     std::size_t event_count = 0;
     std::vector<std::uint32_t> words;
     std::vector<std::uint8_t> stream;
 
     void MakeRoom(std::size_t count, std::size_t unit_bytes);
+    // Where the tile's events go: room for `count`.
+    RansEvent* EventsRoom(std::size_t count);
   };
 
   template <typename Unit>
@@ -71,7 +77,6 @@ class TileEncoder {
 
   const Kernels& kernels_;
   std::vector<std::uint32_t> times_;
-  std::vector<LocatedChange> located_;
   std::array<Lane, kLanes> lanes_;
 };
 

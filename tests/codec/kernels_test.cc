@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "codec/models.h"
+#include "codec/random_tables.h"
 #include "codec/tile_encoder.h"
 
 namespace weightwire {
@@ -52,30 +53,15 @@ TEST_P(KernelsTest, FindTheSameChanges) {
   }
 }
 
-TableSet SetFor(Random& random, int width, bool uniform, bool symbol_holes = false) {
-  TableSet set;
-  set.unit_bits = 8 * width;
-  set.uniform = uniform;
-  set.rule.bits = static_cast<std::uint8_t>(Below(random, std::min(9, 8 * width)));
-  set.rule.shift = static_cast<std::uint8_t>(Below(random, static_cast<std::uint64_t>(8 * width - set.rule.bits)));
-  set.rule.lowest = static_cast<std::uint8_t>(Below(random, 2) == 0 ? 0 : Below(random, 256));
-  set.rule.order = Below(random, 2) == 0 ? Order::kInteger : Order::kSignMagnitude;
-  // From changes everywhere to hardly any, in one set or over the classes.
-  const std::uint64_t center = Below(random, kMaxRateCode + 1);
-  for (auto& code : set.rate_codes) {
-    code = static_cast<std::uint8_t>(Below(random, 2) == 0 ? center : Below(random, kMaxRateCode + 1));
-  }
-  if (uniform) set.rate_codes.fill(static_cast<std::uint8_t>(center));
+// Symbols may be impossible, the first among them: nothing that can be encoded, but a decoder must know what to do.
+TableSet TablesWithHoles(Random& random, int width, bool uniform) {
+  TableSet set = RandomTables(random, width, uniform);
   for (SymbolWeights& weights : set.symbols) {
-    weights.tail = true;
     weights.codes.assign(1 + Below(random, 12), 100);
-    // Symbols may be impossible, the first among them, if the tests need not encode them.
-    if (symbol_holes) {
-      for (std::uint8_t& code : weights.codes) code = static_cast<std::uint8_t>(Below(random, 3) == 0 ? 0 : 100);
-      weights.codes.back() = 100;
-      weights.tail = Below(random, 2) == 0;
-      if (Below(random, 8) == 0) weights = {};
-    }
+    for (std::uint8_t& code : weights.codes) code = static_cast<std::uint8_t>(Below(random, 3) == 0 ? 0 : 100);
+    weights.codes.back() = 100;
+    weights.tail = Below(random, 2) == 0;
+    if (Below(random, 8) == 0) weights = {};
   }
   return set;
 }
@@ -84,7 +70,7 @@ TEST_P(KernelsTest, SumTheSameRates) {
   Random random(2);
   for (int i = 0; i < Rounds(600); ++i) {
     const int width = kWidths[i % 4];
-    const ExpandedTables tables(SetFor(random, width, false), static_cast<int>(Below(random, 255)) - 127);
+    const ExpandedTables tables(RandomTables(random, width, false), static_cast<int>(Below(random, 255)) - 127);
     const auto count = static_cast<std::uint32_t>(i < 200 ? i / 2 : Below(random, 20'000));
     const std::size_t offset = Below(random, 16);
     const std::size_t bytes = count * static_cast<std::size_t>(width);
@@ -138,7 +124,7 @@ struct Tiles {
   std::vector<Bytes> streams;
 
   Tiles(Random& random, int unit_bytes, bool uniform)
-      : width(unit_bytes), tables(SetFor(random, unit_bytes, uniform), 0) {
+      : width(unit_bytes), tables(RandomTables(random, unit_bytes, uniform), 0) {
     const std::size_t tiles = 1 + Below(random, 3 * kLanes);
     // Some are longer than the windows that lanes look at.
     const std::uint64_t largest = 1 + Below(random, Below(random, 4) == 0 ? 6000 : 300);
@@ -316,7 +302,7 @@ TEST_P(KernelsTest, DecodeAnythingAlike) {
   std::size_t ended = 0;
   for (int i = 0; i < Rounds(400); ++i) {
     Tiles tiles(random, kWidths[i % 4], false);
-    const TableSet set = SetFor(random, tiles.width, i % 3 == 0, true);
+    const TableSet set = TablesWithHoles(random, tiles.width, i % 3 == 0);
     tiles.tables = ExpandedTables(set, 0);
     for (Bytes& stream : tiles.streams) {
       stream = RandomBytes(random, Below(random, 60));

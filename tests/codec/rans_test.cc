@@ -19,7 +19,7 @@ Bytes Encode(const Events& events) {
   std::uint32_t* next = words.data();
   for (std::size_t i = events.size(); i-- > 0;) encoder.Push(events[i], next);
   Bytes stream;
-  encoder.Finish({words.data(), next}, stream);
+  RansEncoder::Finish({words.data(), next}, encoder.state(), stream);
   return stream;
 }
 

@@ -1,0 +1,66 @@
+// The encoder's scalar kernels: plain C++, the definition the others are compared with.
+#include "codec/encode_kernels.h"
+#include "codec/kernels.h"
+#include "codec/sparse_events.h"
+#include "codec/units.h"
+
+namespace weightwire {
+namespace {
+
+template <typename Unit>
+ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::uint32_t* times,
+                     const FoundChanges& found) {
+  const int shift = tables.rule.shift;
+  const std::uint32_t mask = tables.rule.FieldMask();
+  ScanResult result{0, chunk.time};
+  std::uint32_t* block_times = times + chunk.first_unit / kTimeBlock;
+  for (std::uint32_t i = 0; i < chunk.count; ++i) {
+    if (!tables.uniform && i % kTimeBlock == 0) block_times[i / kTimeBlock] = static_cast<std::uint32_t>(result.time);
+    const Unit old_unit = LoadUnit<Unit>(chunk.old_units, i);
+    const Unit new_unit = LoadUnit<Unit>(chunk.new_units, i);
+    if (old_unit != new_unit) {
+      found.positions[result.found] = chunk.first_unit + i;
+      StoreUnit<Unit>(found.old_units, result.found, old_unit);
+      StoreUnit<Unit>(found.new_units, result.found, new_unit);
+      found.begins[result.found] = static_cast<std::uint32_t>(result.time);
+      ++result.found;
+    }
+    result.time += tables.rate_of_field[static_cast<std::uint32_t>(old_unit >> shift) & mask];
+  }
+  if (!tables.uniform) {
+    block_times[(chunk.count + kTimeBlock - 1) / kTimeBlock] = static_cast<std::uint32_t>(result.time);
+  }
+  return result;
+}
+
+ScanResult Scan(const ScanChunk& chunk, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,
+                const FoundChanges& found) {
+  return WithUnit(unit_bytes, [&]<typename Unit>() { return ScanUnits<Unit>(chunk, tables, times, found); });
+}
+
+EventCounts MakeEvents(const SparseChanges& changes, int unit_bytes, const ExpandedTables& tables, RansEvent* events) {
+  return WithUnit(unit_bytes, [&]<typename Unit>() -> EventCounts {
+    SparseEventWriter<Unit> writer(changes, tables, events);
+    for (std::size_t k = 0; k < changes.changed; ++k) writer.Append(k);
+    return {static_cast<std::size_t>(writer.Finish() - events), writer.single_steps()};
+  });
+}
+
+void PushEvents(std::span<PushLane> lanes) {
+  for (PushLane& lane : lanes) {
+    RansEncoder coder;
+    std::uint32_t* words = lane.words;
+    for (std::size_t i = lane.count; i-- > 0;) coder.Push(lane.events[i], words);
+    lane.word_count = static_cast<std::size_t>(words - lane.words);
+    lane.state = coder.state();
+  }
+}
+
+}  // namespace
+
+const EncodeKernels* ScalarEncodeKernels() {
+  static constexpr EncodeKernels kKernels = {Scan, MakeEvents, PushEvents};
+  return &kKernels;
+}
+
+}  // namespace weightwire

@@ -1,0 +1,47 @@
+// The encoder's kernels once per instruction set, through highway. A source of its own beside kernels_simd.cc, which
+// takes long enough to compile.
+#include "codec/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "codec/encode_kernels_simd.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, as highway demands.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "base/bytes.h"
+#include "codec/encode_kernels.h"
+#include "codec/kernels.h"
+#include "codec/sparse_events.h"
+#include "codec/units.h"
+#include "codec/waiting.h"
+
+// The baseline without vectors is encode_kernels_scalar.cc.
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+HWY_BEFORE_NAMESPACE();
+namespace weightwire {
+namespace HWY_NAMESPACE {
+namespace {
+
+#include "codec/simd_common-inl.h"
+#include "codec/vectors-inl.h"
+// One idea each.
+#include "codec/make_events-inl.h"
+#include "codec/push_events-inl.h"
+#include "codec/scan-inl.h"
+
+}  // namespace
+
+const EncodeKernels* GetEncodeKernels() {
+  static constexpr EncodeKernels kKernels = {Scan, MakeEvents, PushEvents};
+  return &kKernels;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weightwire
+HWY_AFTER_NAMESPACE();
+#endif  // not HWY_SCALAR

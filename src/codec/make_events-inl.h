@@ -1,0 +1,126 @@
+// EncodeKernels::make_events. Included by encode_kernels_simd.cc inside each target's namespace; no include guard on
+// purpose.
+//
+// Nearly all changes wait less than a horizon, and most have a magnitude without extra bits: exactly two events each.
+// Where all of a vector's changes are so, their events are made together and written in one piece. Where some have
+// extra bits, the others' events are made together all the same. Other vectors go through SparseEventWriter, which
+// defines the result.
+
+// kWordLanes units, one a lane.
+template <typename Unit>
+HWY_INLINE Words LoadWidened(const std::uint8_t* units) {
+  const hn::Rebind<Unit, hn::ScalableTag<std::uint32_t>> narrow;
+  const hn::Repartition<std::uint8_t, decltype(narrow)> bytes;
+  const auto loaded = hn::BitCast(narrow, hn::LoadU(bytes, units));
+  if constexpr (sizeof(Unit) == 4) {
+    return loaded;
+  } else {
+    return hn::PromoteTo(kWords, loaded);
+  }
+}
+
+// ToOrdered of every lane; `sign_magnitude` is all ones or nothing.
+template <typename Unit>
+HWY_INLINE Words OrderedOf(Words units, Words sign_magnitude) {
+  constexpr int kTop = 8 * static_cast<int>(sizeof(Unit)) - 1;
+  const auto negative = hn::Sub(hn::Zero(kWords), hn::ShiftRight<kTop>(units));
+  return hn::Xor(units, hn::And(hn::And(negative, sign_magnitude), hn::Set(kWords, (1u << kTop) - 1)));
+}
+
+// Appends the changes from k on, unless one of them is rare: then it does nothing.
+// REQUIRES: k > 0; there are kWordLanes of them.
+template <typename Unit>
+HWY_INLINE bool AppendTogether(const SparseChanges& changes, const ExpandedTables& tables, std::size_t k,
+                               SparseEventWriter<Unit>& writer) {
+  constexpr int kBits = 8 * static_cast<int>(sizeof(Unit));
+  constexpr std::uint32_t kUnitMask = sizeof(Unit) == 4 ? 0xffffffff : (std::uint64_t{1} << kBits) - 1;
+  const auto unit_mask = hn::Set(kWords, kUnitMask);
+  const auto one = hn::Set(kWords, 1);
+  const auto class_of = [&](Words units) HWY_ATTR {
+    const auto fields =
+        hn::And(hn::ShiftRightSame(units, tables.rule.shift), hn::Set(kWords, std::uint32_t{tables.rule.FieldMask()}));
+    const auto lowest = hn::Set(kWords, std::uint32_t{tables.rule.lowest});
+    return hn::Min(hn::Sub(hn::Max(fields, lowest), lowest), hn::Set(kWords, std::uint32_t{kClassCount - 1}));
+  };
+  const auto position = hn::LoadU(kWords, changes.positions + k);
+  const auto gap = hn::Sub(hn::Sub(position, hn::LoadU(kWords, changes.positions + k - 1)), one);
+  const auto old_units = LoadWidened<Unit>(changes.old_units + k * sizeof(Unit));
+  const auto unit_class = class_of(old_units);
+  const auto rate = LookUpRates(tables, unit_class);
+  const auto previous_rate =
+      LookUpRates(tables, class_of(LoadWidened<Unit>(changes.old_units + (k - 1) * sizeof(Unit))));
+  const auto previous_end = hn::Add(hn::LoadU(kWords, changes.begins + k - 1), previous_rate);
+  const auto wait = hn::Sub(hn::LoadU(kWords, changes.begins + k), previous_end);
+
+  const auto sign_magnitude =
+      hn::Set(kWords, tables.rule.order == Order::kSignMagnitude ? ~std::uint32_t{0} : std::uint32_t{0});
+  const auto from = OrderedOf<Unit>(old_units, sign_magnitude);
+  const auto to = OrderedOf<Unit>(LoadWidened<Unit>(changes.new_units + k * sizeof(Unit)), sign_magnitude);
+  const auto up = hn::And(hn::Sub(to, from), unit_mask);
+  const auto down = hn::Ne(hn::ShiftRight<kBits - 1>(up), hn::Zero(kWords));
+  const auto magnitude = hn::IfThenElse(down, hn::And(hn::Sub(hn::Zero(kWords), up), unit_mask), up);
+  const auto n = hn::Sub(magnitude, one);
+
+  const auto has_extra = hn::Gt(n, hn::Set(kWords, std::uint32_t{kPlainSymbols - 1}));
+  auto packed = LookUpSixteen(tables.plain_symbols[0].data(), unit_class);
+  for (std::uint32_t s = 1; s < kPlainSymbols; ++s) {
+    packed = hn::IfThenElse(hn::Eq(n, hn::Set(kWords, s)), LookUpSixteen(tables.plain_symbols[s].data(), unit_class),
+                            packed);
+  }
+  const auto rare =
+      hn::Or(hn::Or(hn::Gt(wait, hn::Set(kWords, kHorizon - 1)), hn::Gt(gap, hn::Set(kWords, writer.safe_gap()))),
+             hn::AndNot(has_extra, hn::Eq(packed, hn::Set(kWords, kNoSymbol))));
+  if (!hn::AllFalse(kWords, rare)) return false;
+
+  const auto waiting_begin = WaitingOf(wait);
+  const auto waiting_end = WaitingOf(hn::Min(hn::Add(wait, rate), hn::Set(kWords, kHorizon)));
+  const auto fold = hn::Set(kWords, kFold);
+  const auto change_start = hn::IfThenElse(down, hn::Add(fold, waiting_end), hn::Sub(fold, waiting_begin));
+  const auto change_width = hn::Sub(waiting_begin, waiting_end);
+  const auto symbol_start = hn::And(packed, hn::Set(kWords, 0xffff0000));
+  const auto symbol_width = hn::ShiftLeft<16>(packed);
+  const auto single_steps = static_cast<std::uint32_t>(hn::CountTrue(kWords, hn::Eq(magnitude, one)));
+  static_assert(sizeof(RansEvent) == 8 && offsetof(RansEvent, width) == 4);
+  RansEvent* event = writer.next_event();
+  hn::StoreInterleaved4(change_start, change_width, symbol_start, symbol_width, kWords, &event->start);
+  std::uint64_t extra_lanes = MaskBits(kWords, has_extra);
+  if (extra_lanes == 0) {
+    writer.Skip(event + 2 * kWordLanes, single_steps);
+    return true;
+  }
+  // Few changes have extra bits. For each of these the events after it move up by one, all in whole vectors.
+  constexpr std::size_t kTwice = 2 * kWordLanes;
+  HWY_ALIGN std::uint32_t magnitudes[kWordLanes];
+  HWY_ALIGN std::uint32_t classes[kWordLanes];
+  std::array<RansEvent, 2 * kTwice> plain;  // the second half is only read, not used
+  hn::Store(magnitude, kWords, magnitudes);
+  hn::Store(unit_class, kWords, classes);
+  hn::StoreInterleaved4(change_start, change_width, symbol_start, symbol_width, kWords, &plain[0].start);
+  std::memset(plain.data() + kTwice, 0, kTwice * sizeof(RansEvent));
+  for (; extra_lanes != 0; extra_lanes &= extra_lanes - 1) {
+    const std::size_t lane = LowestBit(extra_lanes);
+    const Bucket bucket = BucketOf(magnitudes[lane]);
+    event[2 * lane + 1] = SymbolOf(tables, classes[lane], bucket.symbol);
+    AppendRawBits(bucket.extra, bucket.extra_bits, event + 2 * lane + 2);
+    ++event;
+    std::memcpy(event + 2 * lane + 2, plain.data() + 2 * lane + 2, kTwice * sizeof(RansEvent));
+  }
+  writer.Skip(event + kTwice, single_steps);
+  return true;
+}
+
+EventCounts MakeEvents(const SparseChanges& changes, int unit_bytes, const ExpandedTables& tables, RansEvent* events) {
+  return WithUnit(unit_bytes, [&]<typename Unit>() -> EventCounts {
+    SparseEventWriter<Unit> writer(changes, tables, events);
+    writer.Append(0);
+    std::size_t k = 1;
+    if constexpr (sizeof(Unit) <= 4) {
+      for (; k + kWordLanes <= changes.changed; k += kWordLanes) {
+        if (AppendTogether<Unit>(changes, tables, k, writer)) continue;
+        for (std::size_t j = 0; j < kWordLanes; ++j) writer.Append(k + j);
+      }
+    }
+    for (; k < changes.changed; ++k) writer.Append(k);
+    return {static_cast<std::size_t>(writer.Finish() - events), writer.single_steps()};
+  });
+}
