@@ -211,7 +211,11 @@ def test_an_interrupt_leaves_no_temporary_files(tmp_path):
     write_by_hand(tmp_path / "old", state)
     write_by_hand(tmp_path / "new", after)
     succeed("diff", tmp_path / "old", tmp_path / "new", "-o", tmp_path / "delta", "--no-compare")
-    process = subprocess.Popen([WEIGHTWIRE, "apply", tmp_path / "old", tmp_path / "delta", "-o", tmp_path / "out"])
+    process = subprocess.Popen(
+        [WEIGHTWIRE, "apply", tmp_path / "old", tmp_path / "delta", "-o", tmp_path / "out"],
+        # Who runs the tests in the background may have told everybody below to ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     while process.poll() is None and not list(tmp_path.glob(".weightwire*")):
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
