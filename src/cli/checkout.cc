@@ -54,8 +54,8 @@ Status CheckOut(const Run& run, const KnownRecord& version, const std::filesyste
       return step == FollowerStep::kUpToDate;
     });
     const Status left = follower.Leave();
-    WW_RETURN_IF_ERROR(fetched);
-    WW_RETURN_IF_ERROR(left);
+    if (!fetched.ok()) return fetched.error();
+    if (!left.ok()) return left.error();
     WW_RETURN_IF_ERROR(mirror->Settle());
     const auto held = mirror->held();
     if (!held.has_value() || held->state != version.record.state) {

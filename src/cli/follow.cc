@@ -211,7 +211,7 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   events.applied = [&]() -> Status {
     reporter.Applied();
     if (!options.exec.has_value()) return Ok();
-    const Status ran = RunExec(options, follower, interrupt);
+    Status ran = RunExec(options, follower, interrupt);
     if (ran.ok() || options.once) return ran;
     reporter.Warn(ran.error().message());
     return Ok();
@@ -222,7 +222,7 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   const Status settled = mirror->Settle();
   const Status left = follower.Leave();
   if (!end.ok()) return end.error();
-  WW_RETURN_IF_ERROR(settled);
+  if (!settled.ok()) return settled.error();
   if (!left.ok()) reporter.Warn(left.error().message() + "; the lease stays until it expires");
   if (end.value() == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower.status(), opened.run));
   reporter.Ended(end.value());

@@ -89,7 +89,7 @@ Status RunGc(const GcCommandOptions& options, const World& world) {
   if (!done.ok() && InterruptGuard::interrupted()) {
     return Error(done.error().code(), "interrupted; what was marked goes with the next gc");
   }
-  WW_RETURN_IF_ERROR(done);
+  if (!done.ok()) return done.error();
   if (options.json) {
     ReportJson(options, collector);
   } else {

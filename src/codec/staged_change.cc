@@ -122,7 +122,8 @@ std::optional<std::size_t> StagedChange::Origin(std::size_t tensor) const {
 }
 
 StagedChange StagedChange::Nothing(std::shared_ptr<const Layout> layout, std::vector<Digest> digests) {
-  StagedChangeBuilder builder(layout, layout, digests);
+  std::shared_ptr<const Layout> same = layout;
+  StagedChangeBuilder builder(std::move(layout), std::move(same), digests);
   return builder.Finish(std::move(digests));
 }
 

@@ -73,9 +73,9 @@ Status Verifier::ReadRecord() {
   layout_ = nullptr;
   parts_.clear();
   parts_complete_ = true;
-  auto record = run_.ReadRecord(version_);
+  const auto record = run_.ReadRecord(version_);
   if (!record.ok() && !IsDamage(record.error())) return record.error();
-  if (record.ok()) record_ = std::move(record).value();
+  if (record.ok()) record_ = record.value();
   if (!record_.has_value()) {
     Damaged(record.ok() ? fmt::format("the record of version {} is missing", version_) : record.error().message());
     EndVersion();

@@ -331,9 +331,8 @@ Status BaseCopy::ReadAt(const BasePin& pin, std::size_t tensor, std::uint64_t of
     }
     if (!found) bytes = storage_->bytes(now);
     std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(offset), out.size(), out.begin());
-    for (auto hop = hops.rbegin(); hop != hops.rend(); ++hop) {
-      PutOldBits(*hop->step, hop->tensor_after, unit_bytes, offset, out);
-    }
+    std::for_each(hops.rbegin(), hops.rend(),
+                  [&](const Hop& hop) { PutOldBits(*hop.step, hop.tensor_after, unit_bytes, offset, out); });
   });
   return status;
 }

@@ -44,8 +44,8 @@ std::uint64_t AllUnits(const Layout& layout) {
 
 }  // namespace
 
-Publisher::Publisher(Run run, PublisherOptions options, const PublisherTools& tools)
-    : options_(std::move(options)), tools_(tools), job_tools_{std::move(run), nullptr, options_.bugs} {}
+Publisher::Publisher(Run run, PublisherOptions options, PublisherTools tools)
+    : options_(std::move(options)), tools_(std::move(tools)), job_tools_{std::move(run), nullptr, options_.bugs} {}
 
 Result<std::unique_ptr<Publisher>> Publisher::Open(Run run, PublisherOptions options, const PublisherTools& tools) {
   WW_CHECK(!options.base_in_file || options.state_directory.has_value());

@@ -103,7 +103,7 @@ class Publisher {
   bool Work();
 
  private:
-  Publisher(Run run, PublisherOptions options, const PublisherTools& tools);
+  Publisher(Run run, PublisherOptions options, PublisherTools tools);
 
   Status Start();
   Status LockStateDirectory();
