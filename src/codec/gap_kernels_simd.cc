@@ -11,6 +11,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <span>
 #include <type_traits>
@@ -60,7 +61,7 @@ bool WalkGapVectors(const GapTile& tile, GapCursor& cursor) {
     std::uint32_t* to = tile.positions + cursor.found;
     hn::StoreU(hn::Compress(hn::Sub(after, hn::Set(kWords, 1)), changes), kWords, to);
     for (std::uint32_t k = 0; k < kCount; ++k) AskFor<Unit>(tile, to[k]);
-    cursor.found += static_cast<std::uint32_t>(hn::CountTrue(kWords, changes));
+    cursor.found += static_cast<std::uint32_t>(std::popcount(MaskBits(kWords, changes)));
     cursor.next = next;
     cursor.at += kCount * sizeof(Gap);
   }

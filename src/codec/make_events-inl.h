@@ -79,7 +79,7 @@ HWY_INLINE bool AppendTogether(const SparseChanges& changes, const ExpandedTable
   const auto change_width = hn::Sub(waiting_begin, waiting_end);
   const auto symbol_start = hn::And(packed, hn::Set(kWords, 0xffff0000));
   const auto symbol_width = hn::ShiftLeft<16>(packed);
-  const auto single_steps = static_cast<std::uint32_t>(hn::CountTrue(kWords, hn::Eq(magnitude, one)));
+  const auto single_steps = static_cast<std::uint32_t>(std::popcount(MaskBits(kWords, hn::Eq(magnitude, one))));
   static_assert(sizeof(RansEvent) == 8 && offsetof(RansEvent, width) == 4);
   RansEvent* event = writer.next_event();
   hn::StoreInterleaved4(change_start, change_width, symbol_start, symbol_width, kWords, &event->start);

@@ -17,6 +17,9 @@ HWY_INLINE std::uint64_t MaskBits(Tag tag, Mask mask) {
       std::conditional_t<kLanes == 16, std::uint16_t, std::conditional_t<kLanes == 32, std::uint32_t, std::uint64_t>>>;
   Bits bits = 0;
   hn::StoreMaskBits(tag, mask, reinterpret_cast<std::uint8_t*>(&bits));
+  // g++ 12 may widen a mask while it is in a mask register, and then spills 32 bits of it and reloads 64. So it leaves
+  // that register first.
+  asm("" : "+r"(bits));  // NOLINT(hicpp-no-assembler)
   return bits;
 }
 
