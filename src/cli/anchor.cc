@@ -14,26 +14,13 @@
 #include "cli/patience.h"
 #include "cli/progress.h"
 #include "cli/run_access.h"
+#include "cli/temporary_directory.h"
 #include "codec/state.h"
 #include "follow/reader.h"
 #include "publish/anchor_writer.h"
 
 namespace weightwire {
 namespace {
-
-// Removes a directory that was made for the moment.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory(FileSystem& files, std::filesystem::path path) : files_(files), path_(std::move(path)) {}
-  ~TemporaryDirectory() { static_cast<void>(RemoveTree(files_, path_)); }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  FileSystem& files_;
-  const std::filesystem::path path_;
-};
 
 // Which version the directory holds: as the mirror says, or found by its digest.
 Result<KnownRecord> VersionOf(const Run& run, const Checkpoint& checkpoint, const std::optional<SharedRead>& mirror,

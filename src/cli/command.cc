@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "cli/apply.h"
 #include "cli/bench_codec.h"
+#include "cli/bench_wire.h"
 #include "cli/command_options.h"
 #include "cli/diff.h"
 #include "cli/digest.h"
@@ -25,6 +26,7 @@ namespace weightwire {
 namespace {
 
 constexpr std::size_t kMaxRepetitions = 1'000'000;
+constexpr std::uint64_t kMaxBenchMegabytes = 1'000'000;
 
 constexpr const char* kDescription =
     "weightwire moves a model's weights from a trainer to inference servers, through nothing but a bucket, as lossless "
@@ -141,7 +143,10 @@ Command AddDigest(CLI::App& app, DigestOptions& options) {
 CLI::App& AddBench(CLI::App& app) {
   CLI::App& sub = *app.add_subcommand("bench", "measure weightwire on this machine");
   sub.require_subcommand(0, 1);
-  sub.footer("Example:\n  weightwire bench codec old.safetensors new.safetensors --threads 1");
+  sub.footer(
+      "Examples:\n"
+      "  weightwire bench codec old.safetensors new.safetensors --threads 1\n"
+      "  weightwire bench wire");
   return sub;
 }
 
@@ -164,6 +169,42 @@ Command AddBenchCodec(CLI::App& bench, BenchCodecOptions& options) {
       "Example:\n"
       "  weightwire bench codec old.safetensors new.safetensors --threads 1 --json");
   return {&sub, [&options] { return RunBenchCodec(options); }};
+}
+
+Command AddBenchWire(CLI::App& bench, BenchWireOptions& options, const World& world) {
+  CLI::App& sub = *bench.add_subcommand("wire", "measure what a version costs a trainer, a bucket and a mirror");
+  AddPath(sub, "--dir", options.directory,
+          "where bucket and mirror lie while it runs, and so the disk that is measured; the directory for temporary "
+          "files unless given");
+  sub.add_option("--store", options.store,
+                 "an s3:// URL: measures transfers through it too, against curl; the bucket is made if need be")
+      ->type_name("URL");
+  sub.add_option("--megabytes", options.model_megabytes, "the size of the model (1200 unless given)")
+      ->type_name("N")
+      ->check(CLI::Range(std::uint64_t{1}, kMaxBenchMegabytes).description(""));
+  sub.add_option("--part-mebibytes", options.part_mebibytes, "the size of the object to transfer (256 unless given)")
+      ->type_name("N")
+      ->check(CLI::Range(std::uint64_t{1}, kMaxBenchMegabytes).description(""));
+  sub.add_option("--late", options.late_versions, "how many versions a late joiner is behind (100 unless given)")
+      ->type_name("N")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{kMaxRepetitions}).description(""));
+  sub.add_option("--repeat", options.repeat, "how often to measure; the best counts (7 unless given)")
+      ->type_name("N")
+      ->check(
+          CLI::Range(kLeastWireRounds, kMaxRepetitions).description(fmt::format("(at least {})", kLeastWireRounds)));
+  AddThreads(sub, options.threads);
+  AddJson(sub, options.json);
+  sub.footer(
+      "A made-up model is published and followed on a directory bucket, one in a hundred weights changed by one ulp "
+      "for\n"
+      "each version. Every figure stands beside its floor, measured in the same round, and beside what it must reach.\n"
+      "Takes about four times the model's size of memory, and as much of the disk.\n"
+      "\n"
+      "Examples:\n"
+      "  weightwire bench wire\n"
+      "  weightwire bench wire --dir /data --json\n"
+      "  AWS_ENDPOINT_URL=http://127.0.0.1:7480 weightwire bench wire --store s3://bench/run");
+  return {&sub, [&options, &world] { return RunBenchWire(options, *world.files); }};
 }
 
 // "weightwire: …" on one line, whatever a file's name holds.
@@ -205,12 +246,14 @@ int ParseAndRun(int argc, const char* const* argv, const World& world) {
   InspectOptions inspect;
   DigestOptions digest;
   BenchCodecOptions bench_codec;
+  BenchWireOptions bench_wire;
   RunCommandOptions run_commands;
   std::vector<Command> commands = {AddDiff(app, diff), AddApply(app, apply), AddInspect(app, inspect),
                                    AddDigest(app, digest)};
   for (Command& command : AddRunCommands(app, run_commands, world)) commands.push_back(std::move(command));
   CLI::App& bench = AddBench(app);
   commands.push_back(AddBenchCodec(bench, bench_codec));
+  commands.push_back(AddBenchWire(bench, bench_wire, world));
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

@@ -33,7 +33,7 @@ std::optional<std::string> FromQuery(const StoreUrl& url, const char* name) {
   return found == url.query.end() ? std::nullopt : std::optional(found->second);
 }
 
-Result<std::unique_ptr<Store>> OpenS3(const StoreUrl& url, const OpenOptions& options, Access access) {
+Result<S3Options> OptionsOfS3(const StoreUrl& url, const OpenOptions& options, Access access) {
   WW_TRY(const AwsProfile profile, AwsProfile::Load(options.environment));
   S3Options s3;
   s3.bucket = url.bucket;
@@ -64,7 +64,7 @@ Result<std::unique_ptr<Store>> OpenS3(const StoreUrl& url, const OpenOptions& op
   if (access == Access::kWithCredentials) {
     s3.credentials = std::make_shared<CredentialChain>(options.environment, options.clock);
   }
-  return std::unique_ptr<Store>(std::make_unique<S3Store>(std::move(s3), options.clock));
+  return s3;
 }
 
 // Only the environment and the profile: keys of a machine's role are never for Hugging Face.
@@ -134,8 +134,10 @@ Result<std::unique_ptr<Store>> Open(const StoreUrl& url, const OpenOptions& opti
   switch (url.kind) {
     case StoreUrl::Kind::kFile:
       return std::unique_ptr<Store>(std::make_unique<FileStore>(url.path, url.name));
-    case StoreUrl::Kind::kS3:
-      return OpenS3(url, options, access);
+    case StoreUrl::Kind::kS3: {
+      WW_TRY(S3Options s3, OptionsOfS3(url, options, access));
+      return std::unique_ptr<Store>(std::make_unique<S3Store>(std::move(s3), options.clock));
+    }
     case StoreUrl::Kind::kHf:
       break;
   }
@@ -147,6 +149,14 @@ Result<std::unique_ptr<Store>> Open(const StoreUrl& url, const OpenOptions& opti
 Result<std::unique_ptr<Store>> OpenBackend(std::string_view url, const OpenOptions& options) {
   WW_TRY(const StoreUrl parsed, ParseStoreUrl(url));
   return Open(parsed, options, Access::kWithCredentials);
+}
+
+Result<S3Options> S3OptionsOf(std::string_view url, const OpenOptions& options) {
+  WW_TRY(const StoreUrl parsed, ParseStoreUrl(url));
+  if (parsed.kind != StoreUrl::Kind::kS3) {
+    return Error(ErrorCode::kInvalidArgument, fmt::format("{} is not a store of S3; its URL begins with s3://", url));
+  }
+  return OptionsOfS3(parsed, options, Access::kWithCredentials);
 }
 
 std::unique_ptr<Store> WrapStore(std::unique_ptr<Store> backend, const WrapOptions& options,

@@ -19,6 +19,7 @@
 #include "store/http.h"
 #include "store/limit_store.h"
 #include "store/retry_store.h"
+#include "store/s3_store.h"
 #include "store/store.h"
 #include "store/trace_store.h"
 #include "store/transfer.h"
@@ -36,6 +37,10 @@ struct OpenOptions {
 // The back end itself, without wrappers. Nothing is asked of a service yet, except for credentials of hf://.
 // kInvalidArgument when the URL is not understood.
 Result<std::unique_ptr<Store>> OpenBackend(std::string_view url, const OpenOptions& options);
+
+// What an s3:// URL and the environment come to, for whoever opens the store in another way. kInvalidArgument for any
+// other URL.
+Result<S3Options> S3OptionsOf(std::string_view url, const OpenOptions& options);
 
 struct WrapOptions {
   const Clock* clock = nullptr;

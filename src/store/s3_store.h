@@ -55,7 +55,10 @@ class S3Store final : public Store {
   // From the Date header of a recent answer; else by a request.
   Result<WallTime> Now() override;
 
-  // Makes the bucket, for tests. One that we own already is fine.
+  // Where the object lies, for other programs.
+  [[nodiscard]] std::string AddressOf(std::string_view key) const { return UrlOf(FullKey(key), ""); }
+
+  // Makes the bucket, for tests and measurements. One that we own already is fine.
   Status CreateBucket();
 
  private:
