@@ -337,10 +337,15 @@ Status Follower::Apply() {
 
 Status Follower::Undo() {
   WW_RETURN_IF_ERROR(target_.Undo());
-  queue_.clear();
   staged_.clear();
-  WW_TRY(held_, run_.ReadRecord(target_.held()->version));
+  loading_ = nullptr;
+  wanted_anchor_.reset();
+  plan_again_ = false;
+  newest_.reset();
   StandStill(target_.held()->version);
+  // The target has gone back, whatever comes of reading its record: the next step reads it, and again if that fails.
+  held_.reset();
+  started_ = false;
   return Ok();
 }
 
@@ -431,9 +436,9 @@ void Follower::Saw(const KnownRecord& record) {
 
 FollowerStatus Follower::status() const {
   FollowerStatus status = counters_;
-  if (held_.has_value()) {
-    status.held = held_->record.version;
-    status.held_step = held_->record.step;
+  if (const auto& held = target_.held(); held.has_value()) {
+    status.held = held->version;
+    status.held_step = held->step;
   }
   if (!staged_.empty()) status.staged = staged_.back().known.record.version;
   if (newest_.has_value()) status.newest = newest_->record.version;

@@ -93,6 +93,17 @@ Status MakeDirectories(FileSystem& files, const Path& directory) {
   return files.SyncDirectory(parent);
 }
 
+// The names on the way to the directory, on the disk.
+Status SyncAncestors(FileSystem& files, const Path& directory) {
+  for (Path child = directory; child.has_relative_path(); child = child.parent_path()) {
+    const Path parent = child.parent_path();
+    // One that we may not look into was not made by us; nor was any above it.
+    if (!files.List(parent.empty() ? Path(".") : parent).ok()) break;
+    WW_RETURN_IF_ERROR(files.SyncDirectory(parent));
+  }
+  return Ok();
+}
+
 class MirrorInPlace final : public Mirror {
  public:
   MirrorInPlace(FileSystem& files, Path directory, const MirrorOptions& options, const Kernels& kernels,
@@ -236,7 +247,12 @@ Status MirrorInPlace::TakeOver() {
                              "files may be taken over",
                              directory_.string()));
   }
-  if (!own.has_value()) WW_RETURN_IF_ERROR(files_.MakeDirectory(own_));
+  if (!own.has_value()) {
+    // Whoever made the directories on the way may have been killed before their names were on the disk. From here on
+    // they are, so this is not needed again.
+    WW_RETURN_IF_ERROR(SyncAncestors(files_, directory_));
+    WW_RETURN_IF_ERROR(files_.MakeDirectory(own_));
+  }
   // Even if it is there: whoever made it may have been killed before this.
   return files_.SyncDirectory(directory_);
 }

@@ -223,6 +223,29 @@ TEST_F(FollowerTest, TheLastChangeCanBeTakenBack) {
   ExpectHolds(1);
 }
 
+TEST_F(FollowerTest, TakesAChangeBackThoughTheStoreIsAway) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  maker_.Publish();
+  Run_(follower);
+  ExpectHolds(1);
+  store_.fail = [](std::string_view, std::string_view) { return Error(ErrorCode::kUnavailable, "away"); };
+  ASSERT_TRUE(follower.Undo().ok());
+  ExpectHolds(0);
+  EXPECT_EQ(follower.status().held, 0u);
+  EXPECT_FALSE(follower.Step().ok());
+  store_.fail = nullptr;
+  Run_(follower);
+  ExpectHolds(0);
+  EXPECT_EQ(follower.held_record()->record.version, 0u);
+  // It goes on from what it holds, not from what it held.
+  maker_.Publish();
+  follower.StandStill(std::nullopt);
+  Run_(follower);
+  ExpectHolds(2);
+}
+
 TEST_F(FollowerTest, StandsStillOnAVersionAndGoesBackToOne) {
   for (int i = 0; i < 6; ++i) maker_.Publish();
   Follower follower = MakeFollower();

@@ -287,6 +287,34 @@ TEST_P(MirrorCrash, AndSoDoesASecondCrashWhileTheFirstIsMended) {
       static_cast<std::uint64_t>(testing::Rounds(5)));
 }
 
+// Whoever makes the directories may be killed before their names are on the disk. What another process then puts there
+// must survive a power failure all the same.
+TEST(MirrorCrashTwice, ADirectoryThatAKilledProcessMadeSurvives) {
+  for (std::uint64_t at = 0; at < 8; ++at) {
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      SimDisk disk;
+      SeededRandom random(seed);
+      {
+        std::uint64_t effects = 0;
+        SimFileSystem files(disk, [&](auto, const auto&) { return effects++ == at ? Fate::kDie : Fate::kGoOn; });
+        (void)OpenSim(files);
+        ASSERT_TRUE(files.dead());
+      }
+      {
+        SimFileSystem files(disk);
+        auto mirror = OpenSim(files);
+        ASSERT_TRUE(mirror.ok()) << mirror.error().message();
+        ASSERT_TRUE(Load(*mirror.value(), 0).ok());
+      }
+      disk.Crash(random);
+      SimFileSystem files(disk);
+      auto mirror = OpenSim(files);
+      ASSERT_TRUE(mirror.ok()) << mirror.error().message();
+      EXPECT_TRUE(HoldsExactly(*mirror.value(), V().all[0])) << "killed before effect " << at << ", seed " << seed;
+    }
+  }
+}
+
 // The first thing that goes wrong with a planted fault, over all effects and some seeds.
 std::string Found(const std::string& name, const MirrorFaults& faults, std::uint64_t seeds = 40) {
   for (const Scenario& scenario : Scenarios()) {
