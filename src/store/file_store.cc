@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
@@ -207,6 +208,16 @@ void FileStore::RemoveOldTemporariesOnce(const std::filesystem::path& fresh) {
 
 int FileStore::MakeRoomFor(const std::filesystem::path& path) const { return MakeDirectories(path.parent_path()); }
 
+// Also those of the directories on the way: whoever made one may have been killed before its name was on the disk.
+int FileStore::FlushNames(std::string_view key) const {
+  std::filesystem::path directory = (root_ / key).parent_path();
+  for (auto levels = 1 + std::count(key.begin(), key.end(), '/'); levels != 0; --levels) {
+    if (const int error = FlushDirectory(directory); error != 0) return error;
+    directory = directory.parent_path();
+  }
+  return 0;
+}
+
 Status FileStore::Place(const std::filesystem::path& temporary, std::string_view key) {
   const std::filesystem::path path = root_ / key;
   int error = ENOENT;
@@ -218,7 +229,7 @@ Status FileStore::Place(const std::filesystem::path& temporary, std::string_view
   }
   if (error != 0) return Failure("write", key, error);
   // From here on it is there for readers, whether or not it would survive a crash.
-  error = FlushDirectory(path.parent_path());
+  error = FlushNames(key);
   if (error != 0) return Error(ErrorCode::kUnknownOutcome, Failure("flush the name of", key, error).message());
   return Ok();
 }
@@ -254,7 +265,7 @@ Result<PutOutcome> FileStore::PlaceIfAbsent(const std::filesystem::path& tempora
   }
   if (error != 0 && error != EEXIST) return Failure("create", key, error);
   // Also when it is another's: what we report must still be so after a crash.
-  const int flush_error = FlushDirectory(path.parent_path());
+  const int flush_error = FlushNames(key);
   if (flush_error != 0 && flush_error != ENOENT) {
     return Error(ErrorCode::kUnknownOutcome, Failure("flush the name of", key, flush_error).message());
   }

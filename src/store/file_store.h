@@ -59,6 +59,7 @@ class FileStore final : public Store {
   Result<PutOutcome> PlaceIfAbsent(const std::filesystem::path& temporary, std::string_view key);
   // 0 or an errno.
   int MakeRoomFor(const std::filesystem::path& path) const;
+  [[nodiscard]] int FlushNames(std::string_view key) const;
 
   const std::filesystem::path root_;
   const std::filesystem::path temporaries_;
