@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "sim/follower_machine.h"
 #include "sim/gc_machine.h"
+#include "sim/mirror_machine.h"
 #include "sim/oracle.h"
 #include "sim/publisher_machine.h"
 #include "sim/sim_bucket.h"
@@ -44,7 +46,7 @@ HistoryOutcome RunHistory(const HistoryOptions& options) {
   Oracle oracle(world, bucket);
 
   std::vector<PublisherMachine*> publishers;
-  std::vector<MemoryFollower*> followers;
+  std::vector<std::function<std::optional<Version>()>> held;  // by each follower
   const std::uint64_t publisher_count = 1 + (plan.Below(4) == 0 ? 1 : 0);
   for (std::uint64_t i = 0; i < publisher_count; ++i) {
     TrainerOptions trainer;
@@ -63,9 +65,16 @@ HistoryOutcome RunHistory(const HistoryOptions& options) {
     follower.apply_at_once = plan.Below(3) != 0;
     follower.every_version = plan.Below(3) == 0;
     follower.ahead_bytes = plan.Below(2) == 0 ? 1000 : 1'000'000;
-    auto machine = std::make_unique<MemoryFollower>(world, bucket, oracle, fmt::format("follower{}", i), follower);
-    followers.push_back(machine.get());
-    world.Add(std::move(machine));
+    if (plan.Below(2) == 0) {
+      auto machine = std::make_unique<MemoryFollower>(world, bucket, oracle, fmt::format("follower{}", i), follower);
+      held.emplace_back([machine = machine.get()] { return machine->held(); });
+      world.Add(std::move(machine));
+    } else {
+      auto machine = std::make_unique<MirrorFollower>(world, bucket, oracle, fmt::format("mirror{}", i), follower,
+                                                      options.mirror_bugs);
+      held.emplace_back([machine = machine.get()] { return machine->held(); });
+      world.Add(std::move(machine));
+    }
   }
 
   if (plan.Below(3) != 0) {
@@ -81,8 +90,8 @@ HistoryOutcome RunHistory(const HistoryOptions& options) {
   world.Calm();
   const auto settled = [&] {
     const bool idle = std::all_of(publishers.begin(), publishers.end(), [](const auto* p) { return p->idle(); });
-    return idle && oracle.version_count() != 0 && std::all_of(followers.begin(), followers.end(), [&](const auto* f) {
-             return f->held() == oracle.version_count() - 1;
+    return idle && oracle.version_count() != 0 && std::all_of(held.begin(), held.end(), [&](const auto& version) {
+             return version() == oracle.version_count() - 1;
            });
   };
   // The chain goes on, whatever has happened: a few more versions, then everybody catches up.

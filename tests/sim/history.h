@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "follow/mirror.h"
 #include "log/planted_bugs.h"
 
 namespace weightwire::sim {
@@ -12,6 +13,7 @@ namespace weightwire::sim {
 struct HistoryOptions {
   std::uint64_t seed = 0;
   PlantedBugs bugs;
+  MirrorFaults mirror_bugs;
   bool show = false;  // every line as it happens
 };
 

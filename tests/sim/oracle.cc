@@ -94,6 +94,12 @@ void Oracle::CheckComplete(const Record& record) {
   }
 }
 
+std::shared_ptr<const Weights> Oracle::Find(const Held& held) const {
+  if (held.version >= versions_.size()) return nullptr;
+  const VersionTruth& truth = versions_[held.version];
+  return held == HeldOf(truth.known) ? truth.weights : nullptr;
+}
+
 void Oracle::Expect(const std::string& who, Version version, const Layout& layout,
                     std::span<const std::span<const std::uint8_t>> tensors) {
   const auto wrong = [&](const std::string& what) {

@@ -8,6 +8,7 @@
 
 #include "base/threads.h"
 #include "codec/kernels.h"
+#include "follow/target.h"
 #include "log/record.h"
 #include "sim/sim_bucket.h"
 #include "sim/world.h"
@@ -43,6 +44,9 @@ class Oracle {
   [[nodiscard]] const Record& record(Version version) const { return versions_[version].known.record; }
   // Any state that was ever given to a publisher.
   [[nodiscard]] std::shared_ptr<const Weights> SomeWeights();
+
+  // The weights of the committed version that this names; none if there is no such one.
+  [[nodiscard]] std::shared_ptr<const Weights> Find(const Held& held) const;
 
   // That these bits are exactly the version; a violation otherwise.
   void Expect(const std::string& who, Version version, const Layout& layout,

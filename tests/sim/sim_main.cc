@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   using weightwire::sim::RunHistory;
   const std::string_view what = argc > 1 ? argv[1] : "";
   if (what == "--seed" && argc == 3) {
-    const auto outcome = RunHistory({.seed = Number(argv[2]), .bugs = {}, .show = true});
+    const auto outcome = RunHistory({.seed = Number(argv[2]), .bugs = {}, .mirror_bugs = {}, .show = true});
     std::printf("%llu effects, %llu versions, trace %s\n%s\n", static_cast<unsigned long long>(outcome.effects),
                 static_cast<unsigned long long>(outcome.versions), outcome.trace_hash.c_str(),
                 outcome.violation.has_value() ? ("VIOLATION: " + *outcome.violation).c_str() : "all is well");
@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   if (what == "--seeds" && argc == 4) {
     int bad = 0;
     for (std::uint64_t seed = Number(argv[2]); seed < Number(argv[3]); ++seed) {
-      const auto outcome = RunHistory({.seed = seed, .bugs = {}, .show = false});
+      const auto outcome = RunHistory({.seed = seed, .bugs = {}, .mirror_bugs = {}, .show = false});
       if (!outcome.violation.has_value()) continue;
       ++bad;
       std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), outcome.violation->c_str());
