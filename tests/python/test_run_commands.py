@@ -550,14 +550,14 @@ def test_watching_the_log(run, tmp_path):
 DYING = Path(os.environ.get("WEIGHTWIRE_TOOLS", REPOSITORY / "build/tests")) / "weightwire_dying"
 
 
-def die_at(effect, *arguments):
+def die_at(effect, *arguments, variable="DIE_BEFORE_EFFECT"):
     """Runs the command in a world where the process is killed before its effect of that number; true if it was."""
     result = subprocess.run(
         [DYING, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "DIE_BEFORE_EFFECT": str(effect)},
+        env={**os.environ, variable: str(effect)},
     )
     assert result.returncode in (0, -signal.SIGKILL), result.stderr
     return result.returncode != 0

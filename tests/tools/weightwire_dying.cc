@@ -1,6 +1,7 @@
 // The command in a world where the process is killed: before the effect on the disk or the store whose number (from 1)
 // the variable DIE_BEFORE_EFFECT holds. Everything before that effect has happened, nothing after it; so a test that
-// tries all numbers kills the command at every point there is.
+// tries all numbers kills the command at every point there is. DIE_BEFORE_REQUEST and DIE_AFTER_REQUEST count only the
+// effects on the store.
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): kill is POSIX
 #include <unistd.h>
 
@@ -9,24 +10,48 @@
 #include <memory>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/random.h"
 #include "base/real_file_system.h"
 #include "cli/command.h"
-#include "store/file_store.h"
+#include "store/open.h"
 
 namespace weightwire {
 namespace {
 
+long NumberOf(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? 0 : std::strtol(text, nullptr, 10);
+}
+
 // Counts effects, by any thread.
 class Fate {
  public:
-  explicit Fate(long deadly) : deadly_(deadly) {}
-  void Effect() {
-    if (++effects_ == deadly_) ::kill(::getpid(), SIGKILL);
+  void Effect() { Count(effects_, before_effect_); }
+
+  // An effect on the store, and what comes of it.
+  template <typename Request>
+  auto OnStore(const Request& request) {
+    Effect();
+    const long number = Count(requests_, before_request_);
+    auto outcome = request();
+    if (number == after_request_) Die();
+    return outcome;
   }
 
  private:
-  const long deadly_;
+  static void Die() { ::kill(::getpid(), SIGKILL); }
+  static long Count(std::atomic<long>& count, long deadly) {
+    const long number = ++count;
+    if (number == deadly) Die();
+    return number;
+  }
+
+  const long before_effect_ = NumberOf("DIE_BEFORE_EFFECT");
+  const long before_request_ = NumberOf("DIE_BEFORE_REQUEST");
+  const long after_request_ = NumberOf("DIE_AFTER_REQUEST");
   std::atomic<long> effects_{0};
+  std::atomic<long> requests_{0};
 };
 
 class DyingUpload final : public Upload {
@@ -34,18 +59,15 @@ class DyingUpload final : public Upload {
   DyingUpload(std::unique_ptr<Upload> inner, Fate& fate)
       : Upload(inner->size_bytes(), inner->part_bytes()), inner_(std::move(inner)), fate_(fate) {}
   Status Finish() override {
-    fate_.Effect();
-    return inner_->Finish();
+    return fate_.OnStore([&] { return inner_->Finish(); });
   }
   Status Abort() override {
-    fate_.Effect();
-    return inner_->Abort();
+    return fate_.OnStore([&] { return inner_->Abort(); });
   }
 
  private:
   Status DoWritePart(std::uint64_t index, std::span<const std::uint8_t> bytes) override {
-    fate_.Effect();
-    return inner_->WritePart(index, bytes);
+    return fate_.OnStore([&] { return inner_->WritePart(index, bytes); });
   }
 
   const std::unique_ptr<Upload> inner_;
@@ -66,24 +88,20 @@ class DyingStore final : public Store {
     return inner_->Read(key, offset, out);
   }
   Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    fate_.Effect();
-    return inner_->Put(key, bytes);
+    return fate_.OnStore([&] { return inner_->Put(key, bytes); });
   }
   Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    fate_.Effect();
-    return inner_->PutIfAbsent(key, bytes);
+    return fate_.OnStore([&] { return inner_->PutIfAbsent(key, bytes); });
   }
   Result<ObjectInfo> DoStat(std::string_view key) override { return inner_->Stat(key); }
   Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view after, std::size_t limit) override {
     return inner_->List(prefix, after, limit);
   }
   Status DoRemove(std::string_view key) override {
-    fate_.Effect();
-    return inner_->Remove(key);
+    return fate_.OnStore([&] { return inner_->Remove(key); });
   }
   Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override {
-    fate_.Effect();
-    WW_TRY(auto upload, inner_->StartUpload(key, size_bytes));
+    WW_TRY(auto upload, fate_.OnStore([&] { return inner_->StartUpload(key, size_bytes); }));
     return std::unique_ptr<Upload>(std::make_unique<DyingUpload>(std::move(upload), fate_));
   }
 
@@ -196,14 +214,22 @@ class DyingFileSystem final : public FileSystem {
 }  // namespace weightwire
 
 int main(int argc, char** argv) {
-  const char* const deadly = std::getenv("DIE_BEFORE_EFFECT");
-  weightwire::Fate fate(deadly == nullptr ? 0 : std::strtol(deadly, nullptr, 10));
+  weightwire::Fate fate;
   weightwire::DyingFileSystem files(fate);
+  weightwire::SystemClock clock;
+  weightwire::SystemSleeper sleeper;
+  weightwire::SystemRandom random;
   weightwire::World world;
   world.files = &files;
-  world.open_store = [&fate](const std::string& location) -> weightwire::Result<std::unique_ptr<weightwire::Store>> {
-    return std::unique_ptr<weightwire::Store>(
-        std::make_unique<weightwire::DyingStore>(std::make_unique<weightwire::FileStore>(location, location), fate));
+  world.open_store = [&](const std::string& location) -> weightwire::Result<std::unique_ptr<weightwire::Store>> {
+    weightwire::OpenOptions open;
+    open.clock = &clock;
+    WW_TRY(auto backend, weightwire::OpenBackend(location, open));
+    weightwire::WrapOptions wrap;
+    wrap.clock = &clock;
+    wrap.sleeper = &sleeper;
+    wrap.random = &random;
+    return weightwire::WrapStore(std::make_unique<weightwire::DyingStore>(std::move(backend), fate), wrap);
   };
   return weightwire::RunCommand(argc, argv, world);
 }
