@@ -180,6 +180,7 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
   MirrorOptions mirror_options;
   mirror_options.adopt = options.adopt;
+  mirror_options.check = options.check;
   mirror_options.carry_code = options.carry_code;
   WW_TRY(const auto mirror,
          OpenMirror(*world.files, options.directory, mirror_options, *machine.kernels, *machine.pool));

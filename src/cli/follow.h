@@ -23,6 +23,7 @@ struct FollowOptions {
   bool every_version = false;
   bool adopt = false;       // take over a directory that has files
   bool carry_code = false;  // and files that could run as code
+  bool check = true;        // digest what the mirror holds, in full, before going on from it
   bool keep_lease = true;
   std::optional<std::string> name;
   std::chrono::milliseconds poll{2'000};

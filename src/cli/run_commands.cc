@@ -141,6 +141,9 @@ Command AddFollow(CLI::App& app, FollowOptions& options, const World& world) {
                "take over a directory that has files already: what it holds is found by its digest");
   sub.add_flag("--carry-code", options.carry_code,
                "bring files along that can run as code when loaded (.py, pickles); only from a bucket you trust");
+  sub.add_flag_callback(
+      "--no-check", [&options] { options.check = false; },
+      "do not read and digest all of what the mirror holds at the start; only if nobody else can have changed it");
   sub.add_option("--name", options.name, "what 'leases' calls this follower; host and directory unless given")
       ->type_name("NAME");
   sub.add_flag_callback(
@@ -153,7 +156,9 @@ Command AddFollow(CLI::App& app, FollowOptions& options, const World& world) {
       "the\n"
       "old version or the new one. Readers take a shared lock on DIR/.weightwire/content.lock (flock) while they "
       "read.\n"
-      "SIGINT and SIGTERM end it cleanly; the next 'follow' goes on from what the mirror holds.\n"
+      "SIGINT and SIGTERM end it cleanly; the next 'follow' goes on from what the mirror holds, once it has digested "
+      "it.\n"
+      "A mirror that somebody has changed is loaded anew.\n"
       "\n"
       "Examples:\n"
       "  weightwire follow /shared/runs/grpo-7b mirror\n"

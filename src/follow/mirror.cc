@@ -157,7 +157,7 @@ class MirrorInPlace final : public Mirror {
     held_.reset();
     content_.reset();
   }
-  Status OpenContent();
+  Status OpenContent(bool check);
   Result<std::shared_ptr<const Layout>> ReadLayout(const Sha256Digest& hash);
   [[nodiscard]] std::optional<ChangeNote> ReadUndo();
   Status Tidy();
@@ -220,7 +220,7 @@ Status MirrorInPlace::Open() {
   if (state.ok()) {
     state_ = std::move(state).value();
     WW_RETURN_IF_ERROR(Finish());
-    if (state_.held.has_value() && !damage_.has_value()) WW_RETURN_IF_ERROR(OpenContent());
+    if (state_.held.has_value() && !damage_.has_value()) WW_RETURN_IF_ERROR(OpenContent(options_.check));
     if (!damage_.has_value()) {
       held_ = state_.held;
       undo_ = ReadUndo();
@@ -326,7 +326,7 @@ Status MirrorInPlace::FinishByJournal(const Held& target) {
   return Save({target, std::nullopt, std::nullopt});
 }
 
-Status MirrorInPlace::OpenContent() {
+Status MirrorInPlace::OpenContent(bool check) {
   const Held& held = *state_.held;
   auto layout = ReadLayout(held.layout);
   if (!layout.ok()) {
@@ -343,7 +343,7 @@ Status MirrorInPlace::OpenContent() {
   content_.emplace(std::move(content).value());
   updates_.clear();
   auto digests = ReadDigests(files_, own_ / DigestFile(held.state), content_->layout(), held.state);
-  if (digests.has_value()) {
+  if (digests.has_value() && !check) {
     content_->set_digests(std::move(*digests));
     return Ok();
   }
@@ -735,7 +735,7 @@ Status MirrorInPlace::TakeIntoUse() {
   damage_.reset();
   ready_.reset();
   ++loads_;
-  WW_RETURN_IF_ERROR(OpenContent());
+  WW_RETURN_IF_ERROR(OpenContent(/*check=*/false));  // what was placed was digested before
   if (damage_.has_value()) return *damage_;
   held_ = state_.held;
   broken_ = false;

@@ -40,6 +40,9 @@ namespace weightwire {
 struct MirrorOptions {
   // Take a directory that has files and is not a mirror yet.
   bool adopt = false;
+  // Digest every tensor in full when opening, instead of believing what was written down: others may have changed the
+  // files meanwhile. Files that do not have the digest of the version held are damage.
+  bool check = false;
   // Load files that could run as code (spec/PROTOCOL.md, "Anchors").
   bool carry_code = false;
 };

@@ -117,6 +117,21 @@ TEST_F(MirrorTest, ARestartReadsNoWeights) {
   EXPECT_THAT(checked.error().message(), HasSubstr("tensor \""));
 }
 
+TEST_F(MirrorTest, AskedToCheckItFindsWhatOthersHaveChanged) {
+  {
+    auto mirror = Loaded();
+    ASSERT_TRUE(Apply(*mirror, 1).ok() && mirror->Settle().ok());
+  }
+  EXPECT_TRUE(HoldsExactly(*Open({.adopt = false, .check = true, .carry_code = false}), versions_[1]));
+  std::string text = disk_.Contents().at(In("model-00001-of-00002.safetensors"));
+  text.back() = static_cast<char>(text.back() ^ 1);
+  Overwrite(In("model-00001-of-00002.safetensors"), text);
+  auto mirror = Open({.adopt = false, .check = true, .carry_code = false});
+  EXPECT_FALSE(mirror->held().has_value());
+  ASSERT_TRUE(mirror->damage().has_value());
+  EXPECT_THAT(mirror->damage()->message(), HasSubstr("must be loaded anew"));
+}
+
 TEST_F(MirrorTest, WithoutItsDigestsItReadsEverything) {
   const std::string digests = In(".weightwire/digests." + ToHex(versions_[0].held.state));
   Loaded();
