@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/file.h"
-#include "cli/adopt.h"
 #include "cli/checkout.h"
 #include "cli/format_numbers.h"
 #include "cli/interrupt.h"
@@ -17,6 +16,7 @@
 #include "cli/temporary_directory.h"
 #include "codec/state.h"
 #include "follow/reader.h"
+#include "log/find_version.h"
 #include "publish/anchor_writer.h"
 
 namespace weightwire {

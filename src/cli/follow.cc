@@ -8,7 +8,6 @@
 #include "cli/adopt.h"
 #include "cli/child.h"
 #include "cli/durations.h"
-#include "cli/follower_id.h"
 #include "cli/format_numbers.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
@@ -18,6 +17,7 @@
 #include "follow/follower.h"
 #include "follow/mirror.h"
 #include "runner/follow_loop.h"
+#include "runner/follower_id.h"
 
 namespace weightwire {
 namespace {

@@ -3,29 +3,12 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <utility>
 
 #include "cli/json_output.h"
-#include "store/probe.h"
+#include "log/run.h"
+#include "runner/init_run.h"
 
 namespace weightwire {
-
-Result<Run> InitRun(Store& store, bool single_writer, bool* made) {
-  if (made != nullptr) *made = false;
-  auto there = Run::Open(store);
-  if (there.ok() || there.error().code() != ErrorCode::kNotFound) return there;
-  SystemRandom random;
-  WW_TRY(const bool refuses, HonoursPutIfAbsent(store, random));
-  if (!refuses && !single_writer) {
-    return Error(ErrorCode::kUnsupported,
-                 fmt::format("{} does not refuse to create an object twice, so two publishers could overwrite each "
-                             "other's versions; if there will only ever be one, say --single-writer",
-                             store.Name()));
-  }
-  auto run = Run::Create(store, single_writer, random);
-  if (run.ok() && made != nullptr) *made = true;
-  return run;
-}
 
 Status RunInit(const InitOptions& options, const World& world) {
   WW_TRY(const auto store, world.open_store(options.run));

@@ -5,7 +5,6 @@
 
 #include "base/result.h"
 #include "cli/world.h"
-#include "log/run.h"
 
 namespace weightwire {
 
@@ -17,8 +16,5 @@ struct InitOptions {
 };
 
 Status RunInit(const InitOptions& options, const World& world);
-
-// Makes a run where there is none, with the same checks. `made`, if any, says whether it was made just now.
-Result<Run> InitRun(Store& store, bool single_writer, bool* made);
 
 }  // namespace weightwire

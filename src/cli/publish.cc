@@ -7,16 +7,16 @@
 #include <utility>
 
 #include "cli/format_numbers.h"
-#include "cli/init.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/load.h"
 #include "cli/progress.h"
 #include "cli/run_access.h"
-#include "cli/state_directory.h"
 #include "codec/state.h"
 #include "publish/publisher.h"
 #include "runner/follow_loop.h"
+#include "runner/init_run.h"
+#include "runner/state_directory.h"
 
 namespace weightwire {
 namespace {

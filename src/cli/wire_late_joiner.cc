@@ -8,11 +8,11 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "cli/counted_store.h"
-#include "cli/init.h"
 #include "cli/wire_model.h"
 #include "follow/follower.h"
 #include "follow/memory_target.h"
 #include "publish/publisher.h"
+#include "runner/init_run.h"
 
 namespace weightwire {
 namespace {

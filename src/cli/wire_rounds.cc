@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "cli/counted_store.h"
-#include "cli/init.h"
 #include "cli/memory_floor.h"
 #include "cli/progress.h"
 #include "cli/state_pair.h"
@@ -21,6 +20,7 @@
 #include "codec/state.h"
 #include "follow/follower.h"
 #include "follow/mirror.h"
+#include "runner/init_run.h"
 #include "runner/publisher_runner.h"
 
 namespace weightwire {

@@ -1,4 +1,4 @@
-#include "cli/follower_id.h"
+#include "runner/follower_id.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "cli/state_directory.h"
+#include "runner/state_directory.h"
 
 #include <cstdlib>
 #include <system_error>
