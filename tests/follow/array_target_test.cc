@@ -1,0 +1,140 @@
+#include "follow/array_target.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "follow/follower.h"
+#include "store/memory_store.h"
+#include "testing/run_maker.h"
+
+namespace weightwire {
+namespace {
+
+using testing::HasSubstr;
+
+class ArrayTargetTest : public testing::Test {
+ protected:
+  ArrayTargetTest() : store_(&clock_), maker_(store_) {
+    maker_.Publish();
+    const TestState& state = maker_.states()[0];
+    memory_ = state.tensors;
+    for (auto& bytes : memory_) bytes.assign(bytes.size(), 0);
+    for (std::size_t i = 0; i < memory_.size(); ++i) arrays_.push_back({state.layout->tensors()[i], memory_[i]});
+  }
+
+  void MakeTarget() {
+    target_ = ArrayTarget::Make(arrays_, maker_.kernels(), maker_.pool()).value();
+    FollowerOptions options;
+    options.apply_at_once = false;
+    follower_.emplace(maker_.run(), *target_, NewId(maker_.random()), options,
+                      FollowerTools{&clock_, &maker_.kernels(), &maker_.pool()});
+  }
+
+  Status StepOn() {
+    while (true) {
+      WW_TRY(const FollowerStep step, follower_->Step());
+      if (step == FollowerStep::kUpToDate) return Ok();
+    }
+  }
+
+  void FollowTo(Version version) {
+    ASSERT_TRUE(StepOn().ok());
+    if (follower_->HasStaged()) {
+      ASSERT_TRUE(follower_->Apply().ok());
+    }
+    if (target_->waits_for_place()) {
+      ASSERT_TRUE(target_->Place().ok());
+    }
+    ASSERT_EQ(target_->placed()->version, version);
+    EXPECT_EQ(memory_, maker_.states()[version].tensors);
+    EXPECT_TRUE(target_->CheckArrays().ok());
+  }
+
+  ManualClock clock_;
+  MemoryStore store_;
+  RunMaker maker_;
+  std::vector<std::vector<std::uint8_t>> memory_;
+  std::vector<TargetArray> arrays_;
+  std::unique_ptr<ArrayTarget> target_;
+  std::optional<Follower> follower_;
+};
+
+TEST_F(ArrayTargetTest, ArraysChangeOnlyWhenALoadedVersionIsPlaced) {
+  maker_.Publish();
+  MakeTarget();
+  const auto before = memory_;
+  ASSERT_TRUE(StepOn().ok());
+  ASSERT_TRUE(follower_->Apply().ok());  // over what is loaded
+  EXPECT_EQ(memory_, before);
+  EXPECT_TRUE(target_->waits_for_place());
+  EXPECT_FALSE(target_->placed().has_value());
+  EXPECT_EQ(target_->held()->version, 1);
+  FollowTo(1);
+}
+
+TEST_F(ArrayTargetTest, ChangesAreAppliedAndTakenBackInPlace) {
+  MakeTarget();
+  FollowTo(0);
+  maker_.Publish();
+  maker_.Publish();
+  FollowTo(2);
+  ASSERT_TRUE(target_->Undo().ok());
+  EXPECT_EQ(memory_, maker_.states()[0].tensors);
+  EXPECT_TRUE(target_->CheckArrays().ok());
+  EXPECT_EQ(target_->Undo().error().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(ArrayTargetTest, APlacedVersionIsTakenBackToTheOneBefore) {
+  MakeTarget();
+  FollowTo(0);
+  maker_.Publish(/*rebase=*/true);
+  FollowTo(1);
+  ASSERT_TRUE(target_->Undo().ok());
+  EXPECT_EQ(memory_, maker_.states()[0].tensors);
+  EXPECT_EQ(target_->held()->version, 0);
+}
+
+TEST_F(ArrayTargetTest, TheFirstPlacedVersionCannotBeTakenBack) {
+  MakeTarget();
+  FollowTo(0);
+  EXPECT_EQ(target_->Undo().error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(memory_, maker_.states()[0].tensors);
+}
+
+TEST_F(ArrayTargetTest, BothNamesOfATiedTensorGetItsBits) {
+  std::vector<std::uint8_t> tied(memory_[0].size());
+  arrays_.push_back({{"tied", arrays_[0].spec.dtype, arrays_[0].spec.shape}, tied});
+  MakeTarget();
+  FollowTo(0);
+  EXPECT_EQ(tied, maker_.states()[0].tensors[0]);
+  maker_.Publish();
+  FollowTo(1);
+  EXPECT_EQ(tied, maker_.states()[1].tensors[0]);
+  tied[0] ^= 1;
+  EXPECT_EQ(target_->CheckArrays().error().code(), ErrorCode::kMismatch);
+}
+
+TEST_F(ArrayTargetTest, ArraysOfAnotherLayoutAreRefusedUntouched) {
+  arrays_.pop_back();
+  MakeTarget();
+  const auto before = memory_;
+  const Status status = StepOn();
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message(), HasSubstr("there is no array 'norm'"));
+  EXPECT_EQ(memory_, before);
+}
+
+TEST_F(ArrayTargetTest, WhatTheArraysHoldIsFoundByItsDigest) {
+  maker_.Publish();
+  for (std::size_t i = 0; i < memory_.size(); ++i) std::ranges::copy(maker_.states()[0].tensors[i], memory_[i].begin());
+  MakeTarget();
+  const Layout& layout = *maker_.states()[0].layout;
+  EXPECT_EQ(target_->DigestAs(layout).value(), maker_.records()[0].record.state);
+  EXPECT_EQ(target_->Adopt(HeldOf(maker_.records()[1]), layout).error().code(), ErrorCode::kMismatch);
+  ASSERT_TRUE(target_->Adopt(HeldOf(maker_.records()[0]), layout).ok());
+  FollowTo(1);
+  EXPECT_EQ(follower_->status().anchors_loaded, 0);
+}
+
+}  // namespace
+}  // namespace weightwire
