@@ -76,6 +76,16 @@ Result<Ticket> PublisherRunner::Publish(const StateBits& bits, std::uint64_t ste
   return ticket;
 }
 
+bool PublisherRunner::WaitForRoom(std::chrono::nanoseconds at_most) const {
+  std::unique_lock lock(mutex_);
+  const auto has_room = [&] {
+    const Admission admission = publisher_->Admit();
+    return stop_ || !admission.full || admission.stopped.has_value() || publisher_->skips_when_full();
+  };
+  WaitFor(lock, at_most, has_room);
+  return has_room();
+}
+
 TicketStatus PublisherRunner::Look(const Ticket& ticket) const {
   const std::lock_guard lock(mutex_);
   return *ticket;

@@ -36,6 +36,9 @@ class PublisherRunner {
   // unless the publisher skips then. kMismatch once another writer has won.
   Result<Ticket> Publish(const StateBits& bits, std::uint64_t step);
 
+  // Until Publish would not wait: true; at once if it never does. Or until the time is over: false.
+  bool WaitForRoom(std::chrono::nanoseconds at_most) const;
+
   [[nodiscard]] TicketStatus Look(const Ticket& ticket) const;
   // Until the ticket's stage is a final one, the runner is stopped, or the time is over.
   TicketStatus Wait(const Ticket& ticket, std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;

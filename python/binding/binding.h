@@ -1,0 +1,11 @@
+// What the extension module consists of.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace weightwire::python {
+
+void BindPublisher(nanobind::module_& module);
+void BindFollower(nanobind::module_& module);
+
+}  // namespace weightwire::python

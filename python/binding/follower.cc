@@ -1,0 +1,295 @@
+// _core.Follower and _core.load: thin over follow/follower.h.
+#include "follow/follower.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "arrays.h"
+#include "binding.h"
+#include "errors.h"
+#include "follow/array_target.h"
+#include "follow/memory_target.h"
+#include "follow/mirror.h"
+#include "log/find_version.h"
+#include "machine.h"
+#include "runner/follower_id.h"
+
+namespace nb = nanobind;
+
+namespace weightwire::python {
+namespace {
+
+// A follower with all it needs, and one of the targets there are.
+class Session {
+ public:
+  // Opens the run; the rest decides what is followed into what.
+  static Result<std::unique_ptr<Session>> Open(const std::string& url, std::size_t threads, std::uint64_t rate) {
+    auto session = std::make_unique<Session>();
+    WW_TRY(std::shared_ptr<Machine> machine, Machine::Make(threads));
+    WW_TRY(session->store, OpenStoreFor(url, std::move(machine), rate));
+    WW_TRY(session->run, Run::Open(*session->store.store));
+    return session;
+  }
+
+  ~Session() {
+    if (store.machine != nullptr) store.machine->sleeper.Stop();
+  }
+
+  void Start(Target& target, const Id& id, FollowerOptions options) {
+    const Machine& machine = *store.machine;
+    follower.emplace(*run, target, id, std::move(options),
+                     FollowerTools{&machine.clock, machine.kernels, machine.pool.get()});
+  }
+
+  OpenedStore store;
+  std::optional<Run> run;
+  TargetArrays kept;  // Python's arrays behind `arrays`
+  std::unique_ptr<ArrayTarget> arrays;
+  std::unique_ptr<Mirror> mirror;
+  std::unique_ptr<MemoryTarget> memory;
+  std::optional<Follower> follower;
+};
+
+// Steps until there is nothing to do just now; open to Ctrl-C between steps.
+Status StepOn(Follower& follower) {
+  while (true) {
+    WW_TRY(const FollowerStep step, follower.Step());
+    if (step == FollowerStep::kUpToDate) return Ok();
+    CheckSignals();
+  }
+}
+
+class PyFollower {
+ public:
+  // `target` is a list as in arrays.h, or the path of a mirror.
+  PyFollower(const std::string& url, const nb::object& target, const nb::dict& options) {
+    const auto threads = nb::cast<std::size_t>(options["threads"]);
+    const auto rate = nb::cast<std::uint64_t>(options["bytes_per_second"]);
+    FollowerOptions follower;
+    follower.name = nb::cast<std::string>(options["name"]);
+    follower.keep_lease = nb::cast<bool>(options["keep_lease"]);
+    follower.apply_at_once = false;
+    TargetArrays arrays;
+    std::optional<std::filesystem::path> mirror;
+    const bool adopt = nb::cast<bool>(options["adopt"]);
+    if (nb::isinstance<nb::list>(target)) {
+      arrays = ToTargetArrays(nb::cast<nb::list>(target));
+    } else {
+      mirror = nb::cast<std::string>(target);
+    }
+    const nb::gil_scoped_release release;
+    session_ = ValueOrRaise(Session::Open(url, threads, rate));
+    OkOrRaise(mirror.has_value() ? FollowMirror(*mirror, adopt, std::move(follower))
+                                 : FollowArrays(std::move(arrays), adopt, std::move(follower)));
+  }
+
+  // Fetches, verifies and stages as far as there is something. True if there is something to apply.
+  bool Poll() {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    OkOrRaise(StepOn(Open()));
+    return HasUpdate();
+  }
+
+  void Apply() {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    if (Open().HasStaged()) OkOrRaise(session_->follower->Apply());
+    if (session_->arrays != nullptr && session_->arrays->waits_for_place()) OkOrRaise(session_->arrays->Place());
+  }
+
+  void Undo() {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    OkOrRaise(Open().Undo());
+  }
+
+  void StandStill(std::optional<Version> version, bool back) {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    Open().StandStill(version, back);
+  }
+
+  // Digests the target in full; raises if it is not what it should be.
+  void Check() {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    Open();
+    OkOrRaise(session_->arrays != nullptr ? session_->arrays->CheckArrays() : session_->mirror->Check());
+  }
+
+  nb::dict Describe() {
+    FollowerStatus status;
+    std::optional<Held> held;
+    std::optional<Held> applied;
+    TraceCounts counts;
+    {
+      const nb::gil_scoped_release release;
+      const std::lock_guard lock(mutex_);
+      status = Open().status();
+      held = TargetOf().held();
+      applied = session_->arrays != nullptr ? session_->arrays->placed() : held;
+      counts = session_->store.counts->Counts();
+    }
+    nb::dict dict;
+    std::optional<Version> version;
+    std::optional<std::uint64_t> step;
+    if (applied.has_value()) {
+      version = applied->version;
+      step = applied->step;
+    }
+    dict["version"] = OrNone(version);
+    dict["step"] = OrNone(step);
+    dict["digest"] = applied.has_value() ? nb::object(nb::str(ToHex(applied->state).c_str())) : nb::none();
+    std::optional<Version> staged = status.staged;
+    if (!staged.has_value() && held.has_value()) staged = held->version;
+    dict["staged"] = OrNone(staged);
+    dict["newest"] = OrNone(status.newest);
+    dict["seconds_behind"] = std::chrono::duration<double>(status.behind).count();
+    dict["has_lease"] = status.has_lease;
+    dict["waits_for"] = status.waits_for;
+    dict["bytes_fetched"] = status.bytes_fetched;
+    dict["versions_applied"] = status.versions_applied;
+    dict["anchors_loaded"] = status.anchors_loaded;
+    dict["objects_fetched_again"] = status.objects_fetched_again;
+    dict["detours"] = status.detours;
+    dict["requests_bytes_received"] = counts.received_bytes;
+    return dict;
+  }
+
+  void Close() {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    if (session_ == nullptr) return;
+    const Status settled = session_->mirror != nullptr ? session_->mirror->Settle() : Ok();
+    const Status left = session_->follower->Leave();
+    session_.reset();
+    OkOrRaise(settled);
+    static_cast<void>(left);  // the lease expires
+  }
+
+ private:
+  Status FollowArrays(TargetArrays arrays, bool adopt, FollowerOptions options) {
+    Session& session = *session_;
+    const Machine& machine = *session.store.machine;
+    WW_TRY(session.arrays, ArrayTarget::Make(std::move(arrays.arrays), *machine.kernels, *machine.pool));
+    session.kept = std::move(arrays);
+    if (adopt) WW_RETURN_IF_ERROR(AdoptArrays());
+    session.Start(*session.arrays, NewId(session.store.machine->random), std::move(options));
+    return Ok();
+  }
+
+  // If the arrays hold a version already, it need not be loaded.
+  Status AdoptArrays() {
+    const Run& run = *session_->run;
+    WW_TRY(const auto newest, run.FindNewest(std::nullopt));
+    if (!newest.has_value()) return Ok();
+    WW_TRY(const Layout layout, run.ReadLayout(newest->record.layout));
+    WW_TRY(const Sha256Digest state, session_->arrays->DigestAs(layout));
+    WW_TRY(const auto version, FindVersionByState(run, state));
+    if (!version.has_value()) return Ok();
+    return session_->arrays->Adopt(HeldOf(*version), layout);
+  }
+
+  Status FollowMirror(const std::filesystem::path& directory, bool adopt, FollowerOptions options) {
+    Session& session = *session_;
+    Machine& machine = *session.store.machine;
+    MirrorOptions mirror;
+    mirror.adopt = adopt;
+    WW_TRY(session.mirror, OpenMirror(machine.files, directory, mirror, *machine.kernels, *machine.pool));
+    WW_TRY(const Id id, FollowerIdOf(machine.files, directory, machine.random));
+    if (options.name.empty()) options.name = DefaultFollowerName(directory);
+    session.Start(*session.mirror, id, std::move(options));
+    return Ok();
+  }
+
+  Follower& Open() {
+    if (session_ == nullptr) Raise({ErrorCode::kInvalidArgument, "the follower is closed"});
+    return *session_->follower;
+  }
+  [[nodiscard]] Target& TargetOf() const {
+    return session_->arrays != nullptr ? static_cast<Target&>(*session_->arrays) : *session_->mirror;
+  }
+  [[nodiscard]] bool HasUpdate() const {
+    return session_->follower->HasStaged() || (session_->arrays != nullptr && session_->arrays->waits_for_place());
+  }
+
+  std::mutex mutex_;  // one thread at a time in the follower
+  std::unique_ptr<Session> session_;
+};
+
+// Everything of one version, in memory: a list of (name, dtype, shape, bytes) and the aliases.
+nb::tuple Load(const std::string& url, std::optional<Version> version, std::size_t threads) {
+  // What the arrays are views of.
+  struct Kept {
+    std::shared_ptr<Machine> machine;
+    std::unique_ptr<MemoryTarget> memory;
+  };
+  auto kept = std::make_unique<Kept>();
+  Held held;
+  {
+    const nb::gil_scoped_release release;
+    const std::unique_ptr<Session> opened = ValueOrRaise(Session::Open(url, threads, 0));
+    Session& session = *opened;
+    Machine& machine = *session.store.machine;
+    session.memory = std::make_unique<MemoryTarget>(*machine.kernels, *machine.pool);
+    FollowerOptions options;
+    options.keep_lease = false;
+    session.Start(*session.memory, NewId(machine.random), options);
+    if (version.has_value()) session.follower->StandStill(version, /*back=*/true);
+    OkOrRaise(StepOn(*session.follower));
+    if (!session.memory->held().has_value() || (version.has_value() && session.memory->held()->version != *version)) {
+      Raise({ErrorCode::kNotFound, "the run at " + session.store.store->Name() +
+                                       (version.has_value() ? " has no version " + std::to_string(*version)
+                                                            : std::string(" has no version yet"))});
+    }
+    held = *session.memory->held();
+    session.follower.reset();
+    kept->machine = session.store.machine;
+    kept->memory = std::move(session.memory);
+  }
+  const MemoryTarget& memory = *kept->memory;
+  const Layout& layout = memory.layout();
+  const nb::capsule owner(kept.release(), [](void* pointer) noexcept { delete static_cast<Kept*>(pointer); });
+  nb::list tensors;
+  for (std::size_t i = 0; i < layout.size(); ++i) {
+    const TensorSpec& spec = layout.tensors()[i];
+    const auto bytes = memory.bytes(i);
+    nb::list shape;
+    for (const std::uint64_t extent : spec.shape) shape.append(extent);
+    // The memory is the caller's from here on, to write to as well.
+    auto* data = const_cast<std::uint8_t*>(bytes.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    const nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> array(data, {bytes.size()}, owner);
+    tensors.append(nb::make_tuple(spec.name, std::string(NameOf(spec.dtype)), nb::tuple(shape), array));
+  }
+  nb::dict aliases;
+  for (const auto& [alias, name] : layout.aliases()) aliases[alias.c_str()] = name;
+  return nb::make_tuple(tensors, aliases, held.version, held.step);
+}
+
+}  // namespace
+
+void BindFollower(nb::module_& module) {
+  nb::class_<PyFollower>(module, "Follower")
+      .def(nb::init<const std::string&, const nb::object&, const nb::dict&>())
+      .def("poll", &PyFollower::Poll)
+      .def("apply", &PyFollower::Apply)
+      .def("undo", &PyFollower::Undo)
+      .def("stand_still", &PyFollower::StandStill, nb::arg("version").none(), nb::arg("back"))
+      .def("check", &PyFollower::Check)
+      .def("status", &PyFollower::Describe)
+      .def("close", &PyFollower::Close);
+  module.def("load", &Load, nb::arg("url"), nb::arg("version").none(), nb::arg("threads"));
+}
+
+}  // namespace weightwire::python

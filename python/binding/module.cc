@@ -1,0 +1,9 @@
+#include <nanobind/nanobind.h>
+
+#include "binding.h"
+
+NB_MODULE(_core, module) {
+  module.doc() = "The C++ core of weightwire. Use the package, not this.";
+  weightwire::python::BindPublisher(module);
+  weightwire::python::BindFollower(module);
+}

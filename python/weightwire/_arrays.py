@@ -1,0 +1,130 @@
+"""Arrays of any library as the core sees them: a type by its name in safetensors, a shape, and bytes. Nothing is copied
+unless it must be."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weightwire.errors import InvalidArgumentError
+
+_NUMPY_TYPES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
+    "uint16": "U16",
+    "int32": "I32",
+    "uint32": "U32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    # By the package ml_dtypes.
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}
+# torch calls them the same.
+_NUMPY_NAMES = {name: numpy_name for numpy_name, name in _NUMPY_TYPES.items()}
+
+
+class Bits(NamedTuple):
+    """One tensor for the core."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Any  # a flat array of uint8, over the tensor's own memory where possible
+
+
+def _torch() -> Any:
+    """torch, if somebody has imported it; a torch tensor cannot be here otherwise."""
+    return sys.modules.get("torch")
+
+
+def is_torch_tensor(value: object) -> bool:
+    torch = _torch()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _torch_dtype_name(name: str, dtype: Any) -> str:
+    known = _NUMPY_TYPES.get(str(dtype).removeprefix("torch."))
+    if known is None:
+        raise InvalidArgumentError(f"'{name}' has the type {dtype}, which no checkpoint can hold")
+    return known
+
+
+def _torch_bits(name: str, tensor: Any, *, writable: bool) -> Bits:
+    torch = _torch()
+    tensor = tensor.detach()
+    dtype = _torch_dtype_name(name, tensor.dtype)
+    if tensor.device.type == "meta":
+        raise InvalidArgumentError(f"'{name}' is on the meta device: it has no data")
+    if writable and (tensor.device.type != "cpu" or not tensor.is_contiguous()):
+        raise InvalidArgumentError(f"'{name}' cannot be followed into: it must be contiguous and in host memory")
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    shape = tuple(tensor.shape)
+    return Bits(dtype, shape, tensor.contiguous().view(-1).view(torch.uint8))
+
+
+def _numpy_bits(name: str, array: np.ndarray, *, writable: bool) -> Bits:
+    dtype = _NUMPY_TYPES.get(array.dtype.name)
+    if dtype is None or array.dtype.byteorder == ">":
+        raise InvalidArgumentError(f"'{name}' has the type {array.dtype}, which no checkpoint can hold")
+    shape = array.shape
+    if writable and not (array.flags.c_contiguous and array.flags.writeable):
+        raise InvalidArgumentError(f"'{name}' cannot be followed into: it must be contiguous and writable")
+    return Bits(dtype, shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+
+def bits_of(name: str, value: Any, *, writable: bool = False) -> Bits:
+    """The bits of a torch tensor, a numpy array, or anything else that speaks the array interface, DLPack or the buffer
+    protocol. With `writable`, its own memory or an error."""
+    if is_torch_tensor(value):
+        return _torch_bits(name, value, writable=writable)
+    if isinstance(value, np.ndarray):
+        return _numpy_bits(name, value, writable=writable)
+    if hasattr(value, "__array__") or not hasattr(value, "__dlpack__"):
+        # DLPack in numpy knows neither bfloat16 nor float8; an __array__ method gives them by ml_dtypes.
+        array = np.asarray(value) if not writable else np.asarray(memoryview(value))
+    else:
+        array = np.from_dlpack(value)
+    if array.dtype == object:
+        raise InvalidArgumentError(f"'{name}' is a {type(value).__name__}, not an array")
+    return _numpy_bits(name, array, writable=writable)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """numpy's type for one of safetensors; ml_dtypes knows the short floats."""
+    numpy_name = _NUMPY_NAMES.get(name)
+    if numpy_name is None:
+        raise InvalidArgumentError(f"numpy has no type for {name}")
+    try:
+        return np.dtype(numpy_name)
+    except TypeError:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise InvalidArgumentError(f"numpy has no {numpy_name} of its own: pip install ml_dtypes") from None
+        return np.dtype(getattr(ml_dtypes, numpy_name))
+
+
+def to_numpy(dtype: str, shape: tuple[int, ...], data: np.ndarray) -> np.ndarray:
+    return data.view(numpy_dtype(dtype)).reshape(shape)
+
+
+def to_torch(dtype: str, shape: tuple[int, ...], data: np.ndarray) -> Any:
+    import torch
+
+    torch_dtype = getattr(torch, _NUMPY_NAMES.get(dtype, ""), None)
+    if torch_dtype is None:
+        raise InvalidArgumentError(f"torch has no type for {dtype}")
+    return torch.from_numpy(data).view(torch_dtype).reshape(shape)

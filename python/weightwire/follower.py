@@ -1,0 +1,276 @@
+"""Following: holding an exact copy of a run's weights, and moving to newer versions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+from weightwire import _arrays, _core
+from weightwire._state import target_of
+from weightwire.errors import InvalidArgumentError, UnavailableError, WaitTimeout
+
+
+@dataclass(frozen=True)
+class FollowerStats:
+    """How a follower stands just now."""
+
+    version: int | None
+    """The version that the target holds."""
+    step: int | None
+    digest: str | None
+    """Of the state that the target holds: the same wherever that version is held."""
+    staged: int | None
+    """The version that the next apply leads to."""
+    newest: int | None
+    """The newest version seen."""
+    seconds_behind: float
+    has_lease: bool
+    waits_for: str
+    bytes_fetched: int
+    versions_applied: int
+    anchors_loaded: int
+    objects_fetched_again: int
+    detours: int
+    requests_bytes_received: int
+
+    @property
+    def versions_behind(self) -> int:
+        if self.newest is None:
+            return 0
+        return self.newest + 1 if self.version is None else max(0, self.newest - self.version)
+
+
+class Update:
+    """A change of the target to a newer version: fetched, verified and staged, and not applied yet."""
+
+    def __init__(self, follower: Follower, before: FollowerStats, after: FollowerStats) -> None:
+        self._follower = follower
+        self.from_version = before.version
+        """The version that the target holds before; None if none."""
+        assert after.staged is not None
+        self.version: int = after.staged
+        """The version that it holds after."""
+        self.bytes_fetched = after.bytes_fetched - before.bytes_fetched
+        self.seconds: float | None = None
+        """How long apply() took."""
+
+    def apply(self) -> Update:
+        """Writes it to the target. Nothing is written if it is not exact."""
+        start = time.monotonic()
+        self._follower._apply(self)
+        self.seconds = time.monotonic() - start
+        return self
+
+    def undo(self) -> None:
+        """Takes it back; the follower then stands still on the version before, until `stand_still(None)`."""
+        self._follower._undo(self)
+
+    def __repr__(self) -> str:
+        return f"<Update from version {self.from_version} to {self.version}>"
+
+
+class Follower:
+    """Brings a target to newer versions of a run.
+
+    `target` is a state dict or another mapping of names to arrays in host memory, which are written to in place; or the
+    path of a directory, which becomes a mirror: a Hugging Face checkpoint that other programs can load. A target that
+    holds a version already is recognized by its digest; otherwise the first update is a whole load. (A mirror that
+    holds nothing yet is loaded by `poll` itself, since nobody can be using it.)
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import weightwire as ww
+    >>> bucket = tempfile.mkdtemp()
+    >>> with ww.Publisher(bucket, {"w": np.arange(4, dtype=np.float32)}) as publisher:
+    ...     ticket = publisher.publish(step=0)
+    >>> weights = {"w": np.zeros(4, np.float32)}
+    >>> follower = ww.Follower(bucket, weights)
+    >>> update = follower.poll()
+    >>> update.version, weights["w"]
+    (0, array([0., 0., 0., 0.], dtype=float32))
+    >>> update = update.apply()
+    >>> weights["w"]
+    array([0., 1., 2., 3.], dtype=float32)
+    >>> follower.poll() is None
+    True
+    >>> follower.close()
+
+    Arguments, all but the first two by name:
+
+    name          what people see in `weightwire leases`
+    adopt         recognize what the target holds by its digest; for a directory: take one that has files
+    keep_lease    tell gc what is still needed; it goes on without where it may not write
+    poll_seconds  between two questions for a newer version, where a method waits
+    """
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str],
+        target: Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        name: str = "",
+        adopt: bool | None = None,
+        keep_lease: bool = True,
+        poll_seconds: float = 2.0,
+        threads: int = 0,
+        bytes_per_second: int = 0,
+    ) -> None:
+        arrays = isinstance(target, Mapping)
+        self._poll_seconds = poll_seconds
+        self._pending: Update | None = None
+        self._applied: Update | None = None
+        self._core = _core.Follower(
+            os.fspath(run),
+            target_of(target) if isinstance(target, Mapping) else os.fspath(target),
+            {
+                "name": name,
+                "adopt": arrays if adopt is None else adopt,
+                "keep_lease": keep_lease,
+                "threads": threads,
+                "bytes_per_second": bytes_per_second,
+            },
+        )
+
+    @property
+    def stats(self) -> FollowerStats:
+        return FollowerStats(**self._core.status())
+
+    @property
+    def version(self) -> int | None:
+        """The version that the target holds."""
+        return self.stats.version
+
+    def poll(self) -> Update | None:
+        """Fetches, verifies and stages what is new; the change to the newest version, or None if there is nothing.
+
+        Several versions become one change. A change that was not applied is covered by the next one.
+        """
+        before = self.stats
+        has_update = self._core.poll()
+        after = self.stats
+        if not has_update:
+            self._pending = None
+            if after.version != before.version and after.version is not None:  # a mirror's first load
+                update = Update(self, before, after)
+                update.seconds = 0.0
+                return update
+            return None
+        self._pending = Update(self, before, after)
+        return self._pending
+
+    def wait(self, version: int | None = None, timeout: float | None = None) -> Update | None:
+        """The change that brings the target to at least `version`, or to any newer one than it holds.
+
+        None if the target holds that version already. Raises `WaitTimeout` when the time is up. Trouble that may pass
+        is waited out.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        trouble = ""
+        while True:
+            held = self.version
+            if version is not None and held is not None and held >= version:
+                return None
+            try:
+                update = self.poll()
+                trouble = ""
+            except UnavailableError as error:
+                update, trouble = None, f": {error}"
+            if update is not None and (version is None or update.version >= version):
+                return update
+            pause = self._poll_seconds
+            if deadline is not None:
+                pause = min(pause, deadline - time.monotonic())
+                if pause <= 0:
+                    wanted = "a newer version" if version is None else f"version {version}"
+                    raise WaitTimeout(f"{wanted} did not come within {timeout} seconds{trouble}")
+            time.sleep(pause)
+
+    def __iter__(self) -> Iterator[Update]:
+        """Every version as it comes, one at a time and without end; apply each before the next."""
+        while True:
+            held = self.version
+            if held is not None:
+                self._core.stand_still(held + 1, False)
+            update = self.wait()
+            if update is not None:
+                yield update
+
+    async def poll_async(self) -> Update | None:
+        """`poll` for an event loop."""
+        return await asyncio.to_thread(self.poll)
+
+    async def wait_async(self, version: int | None = None, timeout: float | None = None) -> Update | None:
+        """`wait` for an event loop."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            slice_seconds = self._poll_seconds if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                return await asyncio.to_thread(self.wait, version, min(slice_seconds, self._poll_seconds))
+            except WaitTimeout:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise
+
+    async def __aiter__(self) -> AsyncIterator[Update]:
+        while True:
+            held = self.version
+            if held is not None:
+                self._core.stand_still(held + 1, False)
+            update = await self.wait_async()
+            if update is not None:
+                yield update
+
+    def stand_still(self, version: int | None, *, back: bool = False) -> None:
+        """Goes no further than this version; None: as far as there is. With `back`, a target that holds a later one is
+        brought back to exactly this one by the next update."""
+        self._core.stand_still(version, back)
+
+    def check(self) -> None:
+        """Digests the whole target, and raises `CorruptError` if it is not what it should be."""
+        self._core.check()
+
+    def close(self) -> None:
+        """Gives the lease back. The target stays as it is."""
+        self._core.close()
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _apply(self, update: Update) -> None:
+        if update is not self._pending:
+            raise InvalidArgumentError(f"{update!r} cannot be applied: it was, or there is a newer one")
+        self._core.apply()
+        self._pending, self._applied = None, update
+
+    def _undo(self, update: Update) -> None:
+        if update is not self._applied:
+            raise InvalidArgumentError(f"{update!r} cannot be taken back: it is not the last one applied")
+        self._core.undo()
+        self._pending = self._applied = None
+
+
+def load(
+    run: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    framework: Literal["numpy", "torch"] = "numpy",
+    threads: int = 0,
+) -> dict[str, Any]:
+    """The weights of a version, the newest by default, as a state dict in memory. Tied weights are there under each of
+    their names, as the same array."""
+    if framework not in ("numpy", "torch"):
+        raise InvalidArgumentError('framework is "numpy" or "torch"')
+    tensors, aliases, _, _ = _core.load(os.fspath(run), version, threads)
+    make = _arrays.to_numpy if framework == "numpy" else _arrays.to_torch
+    state = {name: make(dtype, shape, data) for name, dtype, shape, data in tensors}
+    state.update({alias: state[name] for alias, name in aliases.items()})
+    return state

@@ -1,0 +1,44 @@
+"""Shared by the tests of the Python package."""
+
+import os
+
+import numpy as np
+import pytest
+import weightwire as ww
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    return tmp_path / "bucket"
+
+
+def publish(bucket, *states, **options):
+    """Publishes each state as a version of its own."""
+    with ww.Publisher(bucket, **options) as publisher:
+        return [publisher.publish(step, state) for step, state in enumerate(states)]
+
+
+def small_state(seed=0):
+    """Arrays of several types and shapes, an empty one and a scalar among them."""
+    random = np.random.default_rng(seed)
+    return {
+        "embed.weight": random.standard_normal((50, 16)).astype(np.float32),
+        "layer.bias": random.standard_normal(7).astype(np.float16),
+        "layer.counts": random.integers(0, 1000, (3, 5)),
+        "empty": np.zeros((0, 4), np.float32),
+        "scale": np.array(float(seed)),
+    }
+
+
+def assert_same(one, other):
+    assert sorted(one) == sorted(other)
+    for name, array in one.items():
+        assert array.shape == other[name].shape, name
+        assert array.dtype == other[name].dtype, name
+        assert array.tobytes() == other[name].tobytes(), name
+
+
+@pytest.fixture
+def weightwire_command():
+    """The command built from the same sources."""
+    return os.environ["WEIGHTWIRE"]

@@ -1,0 +1,180 @@
+"""Following from Python: the target is exact, changes only when told to, and can be taken back."""
+
+import asyncio
+import subprocess
+
+import numpy as np
+import pytest
+import weightwire as ww
+from conftest import assert_same, publish, small_state
+
+
+def zeros_like(state):
+    return {name: np.zeros_like(array) for name, array in state.items()}
+
+
+def changed(state, row):
+    state = {name: array.copy() for name, array in state.items()}
+    state["embed.weight"][row] += 1
+    return state
+
+
+def test_arrays_change_only_when_told_to_and_then_exactly(bucket):
+    first, second = small_state(), changed(small_state(), 3)
+    publish(bucket, first)
+    target = zeros_like(first)
+    with ww.Follower(bucket, target) as follower:
+        update = follower.poll()
+        assert_same(target, zeros_like(first))
+        assert (update.from_version, update.version) == (None, 0)
+        update.apply()
+        assert_same(target, first)
+        assert follower.poll() is None
+        with ww.Publisher(bucket) as publisher:
+            publisher.publish(1, second)
+        update = follower.poll()
+        assert (update.from_version, update.version) == (0, 1)
+        assert_same(target, first)
+        update.apply()
+        assert_same(target, second)
+        follower.check()
+        assert follower.stats.versions_behind == 0
+        assert follower.version == 1
+
+
+def test_the_last_update_can_be_taken_back(bucket):
+    first, second = small_state(), changed(small_state(), 3)
+    publish(bucket, first)
+    target = zeros_like(first)
+    with ww.Follower(bucket, target) as follower:
+        follower.poll().apply()
+        with ww.Publisher(bucket) as publisher:
+            publisher.publish(1, second)
+        update = follower.poll().apply()
+        update.undo()
+        assert_same(target, first)
+        assert follower.version == 0
+        assert follower.poll() is None  # it stands still
+        with pytest.raises(ww.InvalidArgumentError, match="cannot be taken back"):
+            update.undo()
+        follower.stand_still(None)
+        follower.poll().apply()
+        assert_same(target, second)
+
+
+def test_a_target_that_holds_a_version_is_recognized(bucket):
+    first, second = small_state(), changed(small_state(), 3)
+    publish(bucket, first, second)
+    target = {name: array.copy() for name, array in first.items()}
+    with ww.Follower(bucket, target) as follower:
+        assert follower.version == 0
+        follower.poll().apply()
+        assert follower.stats.anchors_loaded == 0
+    assert_same(target, second)
+
+
+def test_a_target_that_does_not_fit_is_refused_and_untouched(bucket):
+    state = small_state()
+    publish(bucket, state)
+    for wrong in (
+        {**zeros_like(state), "more": np.zeros(3)},
+        {name: array for name, array in zeros_like(state).items() if name != "scale"},
+        {**zeros_like(state), "scale": np.zeros((), np.float32)},
+    ):
+        with pytest.raises(ww.MismatchError, match="do not fit the run"), ww.Follower(bucket, wrong) as follower:
+            follower.poll()
+
+
+def test_somebody_elses_writes_are_found_by_a_check(bucket):
+    state = small_state()
+    publish(bucket, state)
+    target = zeros_like(state)
+    with ww.Follower(bucket, target) as follower:
+        follower.poll().apply()
+        target["embed.weight"][1, 1] += 1
+        with pytest.raises(ww.CorruptError, match="something else has written"):
+            follower.check()
+
+
+def test_each_version_is_seen_by_who_asks_for_each(bucket):
+    states = [small_state()]
+    for row in range(1, 5):
+        states.append(changed(states[-1], row))
+    publish(bucket, states[0])
+    target = zeros_like(states[0])
+    with ww.Follower(bucket, target, poll_seconds=0.01) as follower:
+        follower.poll().apply()
+        publish(bucket, *states[1:])
+        for update in follower:
+            update.apply()
+            assert_same(target, states[update.version])
+            if update.version == 4:
+                break
+        assert follower.stats.versions_applied == 4
+
+
+def test_waiting_ends_when_the_time_is_up(bucket):
+    state = small_state()
+    publish(bucket, state)
+    target = zeros_like(state)
+    with ww.Follower(bucket, target, poll_seconds=0.01) as follower:
+        follower.wait(version=0, timeout=30).apply()
+        assert follower.wait(version=0) is None
+        with pytest.raises(ww.WaitTimeout, match="version 7 did not come"):
+            follower.wait(version=7, timeout=0.05)
+        with pytest.raises(TimeoutError):
+            asyncio.run(follower.wait_async(version=7, timeout=0.05))
+
+
+def test_an_event_loop_follows(bucket):
+    state = small_state()
+    publish(bucket, state, changed(state, 2))
+    target = zeros_like(state)
+
+    async def follow(follower):
+        async for update in follower:
+            update.apply()
+            return update.version
+
+    with ww.Follower(bucket, target, poll_seconds=0.01) as follower:
+        assert asyncio.run(follow(follower)) == 1
+    assert_same(target, changed(state, 2))
+
+
+def test_a_mirror_is_kept_by_python_and_read_by_the_command(bucket, tmp_path, weightwire_command):
+    first, second = small_state(), changed(small_state(), 3)
+    publish(bucket, first)
+    with ww.Follower(bucket, tmp_path / "mirror") as follower:
+        assert follower.poll().version == 0
+        publish(bucket, second)
+        follower.poll().apply()
+        follower.check()
+        digest = follower.stats.digest
+    shown = subprocess.run(
+        [weightwire_command, "digest", tmp_path / "mirror"], capture_output=True, text=True, check=True
+    )
+    assert digest in shown.stdout
+    assert_same(ww.load(bucket), second)
+
+
+def test_the_version_asked_for_is_loaded_or_nothing(bucket):
+    states = [small_state(), changed(small_state(), 1), changed(small_state(), 2)]
+    publish(bucket, *states)
+    assert_same(ww.load(bucket, version=1), states[1])
+    with pytest.raises(ww.NotFoundError, match="no version 9"):
+        ww.load(bucket, version=9)
+
+
+def test_a_damaged_object_is_an_error_and_the_arrays_stay_exact(bucket):
+    first, second = small_state(), changed(small_state(), 3)
+    publish(bucket, first)
+    target = zeros_like(first)
+    with ww.Follower(bucket, target) as follower:
+        follower.poll().apply()
+        publish(bucket, second)
+        (part,) = (bucket / "deltas").rglob("*.safetensors")
+        part.write_bytes(part.read_bytes()[:-1] + b"\0")
+        with pytest.raises(ww.WeightwireError):
+            update = follower.poll()
+            assert update is None
+        assert_same(target, first)

@@ -1,0 +1,160 @@
+"""Publishing from Python: what goes in comes out, whatever the arrays are made of."""
+
+import asyncio
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+import weightwire as ww
+from conftest import assert_same, publish, small_state
+
+
+def test_every_version_comes_back_bit_for_bit(bucket):
+    states = [small_state(0)]
+    for step in range(1, 5):
+        state = {name: array.copy() for name, array in states[-1].items()}
+        state["embed.weight"][step] *= 1.0001
+        state["layer.counts"][0, 0] += 1
+        states.append(state)
+    tickets = publish(bucket, *states)
+    assert [ticket.version for ticket in tickets] == [0, 1, 2, 3, 4]
+    for version, state in enumerate(states):
+        assert_same(ww.load(bucket, version=version), state)
+    assert_same(ww.load(bucket), states[-1])
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
+def test_short_floats_cross_without_a_change(bucket, name):
+    dtype = getattr(ml_dtypes, name)
+    every_pattern = np.arange(256, dtype=np.uint8)
+    bits = every_pattern if np.dtype(dtype).itemsize == 1 else np.arange(65536, dtype=np.uint16)
+    state = {"w": bits.view(dtype).reshape(16, -1)}
+    publish(bucket, state)
+    loaded = ww.load(bucket)["w"]
+    assert loaded.dtype == state["w"].dtype
+    assert loaded.tobytes() == state["w"].tobytes()
+
+
+def test_views_that_are_not_contiguous_are_published_as_they_look(bucket):
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    publish(bucket, {"transposed": whole.T, "strided": whole[::2, 1::3], "reversed": whole[::-1]})
+    loaded = ww.load(bucket)
+    np.testing.assert_array_equal(loaded["transposed"], whole.T)
+    np.testing.assert_array_equal(loaded["strided"], whole[::2, 1::3])
+    np.testing.assert_array_equal(loaded["reversed"], whole[::-1])
+
+
+def test_what_is_not_an_array_is_refused_by_name(bucket):
+    with ww.Publisher(bucket) as publisher:
+        with pytest.raises(ww.InvalidArgumentError, match="'oops' is a object"):
+            publisher.publish(0, {"oops": object()})
+        with pytest.raises(ww.InvalidArgumentError, match=r"'big'.*which no checkpoint can hold"):
+            publisher.publish(0, {"big": np.zeros(3, ">f4")})
+        with pytest.raises(ww.InvalidArgumentError, match="made without a model"):
+            publisher.publish(0)
+
+
+def test_the_same_state_and_step_is_published_once(bucket):
+    state = small_state()
+    with ww.Publisher(bucket, state) as publisher:
+        first = publisher.publish(3)
+        first.wait()
+        again = publisher.publish(3)
+        other = publisher.publish(4)
+    assert first.stats.stage == other.stats.stage == "committed"
+    assert again.stats.stage == "already_published"
+    assert (other.version, other.stats.changed) == (1, 0)
+
+
+def test_a_ticket_tells_what_became_of_it(bucket):
+    state = small_state()
+    with ww.Publisher(bucket, state) as publisher:
+        publisher.publish(0).wait()
+        state["embed.weight"][0, 0] += 1
+        ticket = publisher.publish(1)
+        stats = ticket.wait(timeout=60)
+        assert publisher.stats.committed == 1
+        assert publisher.stats.bytes_sent > stats.bytes
+    assert (stats.stage, stats.version, stats.step, stats.changed) == ("committed", 1, 1, 1)
+    assert stats.bytes > 0
+    assert stats.seconds["committed"] >= stats.seconds["queued"] == 0
+    assert ticket.done and stats.error is None
+    assert "version 1" in repr(ticket)
+
+
+def test_waiting_for_a_ticket_does_not_block_an_event_loop(bucket):
+    state = small_state()
+    with ww.Publisher(bucket, state) as publisher:
+        stats = asyncio.run(publisher.publish(0).wait_async())
+    assert stats.stage == "committed"
+
+
+def test_a_restarted_publisher_goes_on_with_the_chain(bucket, tmp_path):
+    state = small_state()
+    publish(bucket, state, state=tmp_path / "state", base="file")
+    state["embed.weight"][3] = 0
+    (ticket,) = publish(bucket, state, state=tmp_path / "state", base="file")
+    # publish() counts its steps from 0 again; only the state is new.
+    assert (ticket.version, ticket.stats.changed) == (1, 16)
+    state["embed.weight"][4] = 0
+    (ticket,) = publish(bucket, state)  # without what the first two have left: rebuilt from the bucket
+    assert (ticket.version, ticket.stats.changed) == (2, 16)
+    assert_same(ww.load(bucket), state)
+
+
+def test_the_second_of_two_publishers_is_told(bucket):
+    state = small_state()
+    with ww.Publisher(bucket, state) as one, ww.Publisher(bucket, state) as other:
+        one.publish(0).wait()
+        state["scale"][()] = 5
+        with pytest.raises(ww.MismatchError):
+            other.publish(1).wait()
+        assert other.stats.stopped
+        one.publish(2).wait()
+
+
+def test_tensors_may_come_and_go(bucket):
+    state = small_state()
+    later = {**state, "new": np.ones(3, np.float32)}
+    del later["layer.bias"]
+    later["scale"] = np.zeros(2, np.float32)  # another type and shape
+    publish(bucket, state, later)
+    assert_same(ww.load(bucket), later)
+
+
+def test_a_full_spool_skips_when_asked_to(bucket):
+    state = {"w": np.zeros(200_000, np.float32)}
+    random = np.random.default_rng(0)
+    # A line so slow that nothing is sent before all are published.
+    with ww.Publisher(bucket, state, when_full="skip", spool_versions=1, bytes_per_second=200_000) as publisher:
+        tickets = []
+        for step in range(4):
+            state["w"][:] = random.standard_normal(len(state["w"]))
+            tickets.append(publisher.publish(step))
+        publisher.drain()
+        stages = [ticket.stats.stage for ticket in tickets]
+        assert "skipped" in stages
+        publisher.publish(9).wait()
+    assert_same(ww.load(bucket), state)
+
+
+def test_other_threads_run_while_a_publisher_waits(bucket):
+    ran = threading.Event()
+    state = {"w": np.zeros(50_000, np.float32)}
+    with ww.Publisher(bucket, state, bytes_per_second=100_000) as publisher:
+        ticket = publisher.publish(0)
+        thread = threading.Thread(target=ran.set)
+        thread.start()
+        ticket.wait()
+        thread.join()
+    assert ran.is_set()
+
+
+def test_a_run_that_cannot_be_is_said_in_one_sentence(tmp_path):
+    with pytest.raises(ww.InvalidArgumentError, match="ftp://"):
+        ww.Publisher("ftp://nowhere/run", {})
+    with pytest.raises(ww.NotFoundError):
+        ww.load(tmp_path / "nothing")
+    with pytest.raises(ww.InvalidArgumentError, match="state="):
+        ww.Publisher(tmp_path / "bucket", {}, base="file")

@@ -1,0 +1,126 @@
+"""Torch modules: names and ties as save_pretrained has them, and types as they are asked for."""
+
+import pytest
+import weightwire as ww
+from conftest import publish
+
+torch = pytest.importorskip("torch")
+
+
+def assert_same_tensors(one, other):
+    assert sorted(one) == sorted(other)
+    for name, tensor in one.items():
+        assert tensor.dtype == other[name].dtype and tensor.shape == other[name].shape, name
+        assert torch.equal(
+            tensor.contiguous().view(-1).view(torch.uint8), other[name].contiguous().view(-1).view(torch.uint8)
+        ), name
+
+
+def test_a_module_is_published_as_its_state_dict(bucket):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2)).to(
+        torch.bfloat16
+    )
+    with ww.Publisher(bucket, model) as publisher:
+        publisher.publish(0)
+        with torch.no_grad():
+            model[0].weight[3, 4] += 1
+        ticket = publisher.publish(1)
+    assert ticket.stats.changed == 1
+    assert_same_tensors(ww.load(bucket, framework="torch"), model.state_dict())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int64", "bool", "uint8"])
+def test_torch_types_cross_without_a_change(bucket, dtype):
+    tensor = torch.arange(-60, 60).reshape(10, 12).to(getattr(torch, dtype))
+    publish(bucket, {"w": tensor, "views": tensor.t(), "scalar": tensor[1, 2]})
+    loaded = ww.load(bucket, framework="torch")
+    assert_same_tensors(loaded, {"w": tensor, "views": tensor.t(), "scalar": tensor[1, 2]})
+
+
+def test_fp32_parameters_are_rounded_as_torch_rounds(bucket):
+    torch.manual_seed(0)
+    bits = torch.randint(-(2**31), 2**31 - 1, (100_000,), dtype=torch.int64).to(torch.int32)
+    edges = torch.tensor([0x3F808000, 0x3F818000, 0x7F7FFFFF, 1, 0x807FFFFF - 2**32, 0x7F800000], dtype=torch.int64).to(
+        torch.int32
+    )
+    numbers = torch.cat([bits, edges]).view(torch.float32)
+    numbers = numbers[~numbers.isnan()]
+    model = {"w": numbers, "steps": torch.arange(3)}
+    publish(bucket, model, dtype=torch.bfloat16)
+    assert_same_tensors(ww.load(bucket, framework="torch"), {"w": numbers.to(torch.bfloat16), "steps": torch.arange(3)})
+
+
+def test_tied_weights_are_sent_once_and_come_back_under_both_names(bucket):
+    class Tied(torch.nn.Module):
+        _tied_weights_keys = ("lm_head.weight",)
+
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(10, 4)
+            self.lm_head = torch.nn.Linear(4, 10, bias=False)
+            self.lm_head.weight = self.embed.weight
+
+    model = Tied()
+    publish(bucket, model)
+    loaded = ww.load(bucket, framework="torch")
+    assert loaded["lm_head.weight"] is loaded["embed.weight"]
+    anchor = next((bucket / "anchors").rglob("*.safetensors"))
+    from safetensors import safe_open
+
+    with safe_open(anchor, "np") as file:
+        assert list(file.keys()) == ["embed.weight"]
+    target = {name: tensor.clone().zero_() for name, tensor in model.state_dict().items()}
+    with ww.Follower(bucket, target) as follower:
+        follower.poll().apply()
+    assert_same_tensors(target, model.state_dict())
+
+
+def test_a_model_is_followed_in_place(bucket):
+    torch.manual_seed(0)
+    trainer = torch.nn.Linear(32, 32).to(torch.bfloat16)
+    server = torch.nn.Linear(32, 32).to(torch.bfloat16)
+    weight = server.weight.data_ptr()
+    optimizer = torch.optim.SGD(trainer.parameters(), lr=1e-2)
+    with ww.Publisher(bucket, trainer) as publisher:
+        publisher.publish(0).wait()
+        with ww.Follower(bucket, server.state_dict()) as follower:
+            for step in range(1, 6):
+                optimizer.zero_grad()
+                trainer(torch.randn(4, 32, dtype=torch.bfloat16)).square().sum().backward()
+                optimizer.step()
+                publisher.publish(step).wait()
+                follower.poll().apply()
+                assert_same_tensors(dict(server.state_dict()), dict(trainer.state_dict()))
+    assert server.weight.data_ptr() == weight
+
+
+def test_wrapped_modules_are_published_under_their_own_names(bucket):
+    model = torch.nn.Linear(3, 3)
+    publish(bucket, torch.nn.DataParallel(model))
+    assert sorted(ww.load(bucket)) == ["bias", "weight"]
+
+
+def test_a_tensor_without_data_is_refused(bucket):
+    with pytest.raises(ww.InvalidArgumentError, match="meta device"):
+        publish(bucket, {"w": torch.empty(3, device="meta")})
+
+
+def test_configuration_and_tokenizer_go_with_every_anchor(bucket, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Qwen3Config(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        tie_word_embeddings=True,
+    )
+    model = transformers.Qwen3ForCausalLM(config).to(torch.bfloat16)
+    with ww.Publisher(bucket, model) as publisher:
+        publisher.publish(0)
+    (manifest,) = (bucket / "anchors").rglob("anchor.json")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(manifest.parent, dtype=torch.bfloat16)
+    assert_same_tensors(dict(loaded.state_dict()), dict(model.state_dict()))
+    assert sorted(ww.load(bucket, framework="torch")) == sorted(model.state_dict())
