@@ -75,7 +75,7 @@ Error HfHubStore::Refusal(std::string_view doing, std::string_view key, const Ht
 }
 
 Error HfHubStore::ReadOnly(std::string_view doing, std::string_view key) const {
-  return {ErrorCode::kUnsupported,
+  return {ErrorCode::kRefused,
           fmt::format("cannot {} {} in {}: an HF_TOKEN only lets weightwire read; to write, {}", doing, key, Name(),
                       kHowToGetHfKeys)};
 }

@@ -139,11 +139,11 @@ TEST_F(OpenTest, WithOnlyATokenWritingSaysHowToGetKeys) {
   const auto store = OpenBackend("hf://buckets/owner/bucket/run", options_);
   ASSERT_TRUE(Succeeds(store));
   const auto put = store.value()->PutIfAbsent("a", BytesOf("x"));
-  ExpectError(put, ErrorCode::kUnsupported);
+  ExpectError(put, ErrorCode::kRefused);
   EXPECT_THAT(put.error().message(), ::testing::HasSubstr("Generate S3 credentials"));
   EXPECT_THAT(put.error().message(), ::testing::Not(::testing::HasSubstr("secrettoken")));
-  ExpectError(store.value()->Put("a", BytesOf("x")), ErrorCode::kUnsupported);
-  ExpectError(store.value()->StartUpload("a", 1), ErrorCode::kUnsupported);
+  ExpectError(store.value()->Put("a", BytesOf("x")), ErrorCode::kRefused);
+  ExpectError(store.value()->StartUpload("a", 1), ErrorCode::kRefused);
 }
 
 TEST_F(OpenTest, APublicBucketIsFoundOut) {
