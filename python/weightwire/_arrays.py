@@ -114,7 +114,8 @@ def numpy_dtype(name: str) -> np.dtype:
             import ml_dtypes
         except ImportError:
             raise InvalidArgumentError(f"numpy has no {numpy_name} of its own: pip install ml_dtypes") from None
-        return np.dtype(getattr(ml_dtypes, numpy_name))
+        dtype: np.dtype = np.dtype(getattr(ml_dtypes, numpy_name))
+        return dtype
 
 
 def to_numpy(dtype: str, shape: tuple[int, ...], data: np.ndarray) -> np.ndarray:

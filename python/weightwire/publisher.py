@@ -247,6 +247,7 @@ def _write_carried(model: Any, tokenizer: Any, directory: Path) -> Path | None:
     """The configuration of a transformers model, and the tokenizer, as save_pretrained writes them."""
     model = unwrap(model)
     for part in (getattr(model, "config", None), getattr(model, "generation_config", None), tokenizer):
-        if hasattr(part, "save_pretrained"):
-            part.save_pretrained(directory)
+        save = getattr(part, "save_pretrained", None)
+        if save is not None:
+            save(directory)
     return directory if any(directory.iterdir()) else None

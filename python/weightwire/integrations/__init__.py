@@ -1,0 +1,1 @@
+"""Adapters for trainers and engines. Each needs what it adapts to, and nothing else does."""

@@ -1,0 +1,128 @@
+"""The callback on the real Trainer: every step is a version, and a resumed training goes on with the chain."""
+
+import pytest
+import weightwire as ww
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+
+def tiny_model():
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        tie_word_embeddings=True,
+    )
+    return transformers.Qwen3ForCausalLM(config)
+
+
+def trainer_for(model, bucket, folder, steps, **options):
+    from weightwire.integrations.transformers import PublishCallback
+
+    tokens = torch.randint(0, 32, (16, 12), generator=torch.Generator().manual_seed(1))
+    data = [{"input_ids": row, "labels": row} for row in tokens]
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=4,
+        learning_rate=1e-2,
+        logging_steps=1,
+        save_steps=2,
+        save_strategy="steps",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    callback = PublishCallback(bucket, dtype=torch.bfloat16, **options)
+    return transformers.Trainer(model, arguments, train_dataset=data, callbacks=[callback])
+
+
+def assert_published(bucket, model, version=None):
+    loaded = ww.load(bucket, version=version, framework="torch")
+    expected = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
+    assert sorted(loaded) == sorted(expected)
+    for name, tensor in expected.items():
+        assert torch.equal(loaded[name].view(torch.int16), tensor.view(torch.int16)), name
+
+
+def test_every_step_is_a_version_and_the_trainers_log_tells(bucket, tmp_path):
+    model = tiny_model()
+    trainer = trainer_for(model, bucket, tmp_path / "out", steps=4)
+    trainer.train()
+    assert_published(bucket, model)
+    assert_published(bucket, tiny_model(), version=0)
+    assert_published(bucket, model, version=4)
+    logged = [entry for entry in trainer.state.log_history if "weightwire/version" in entry]
+    assert [entry["weightwire/version"] for entry in logged][:4] == [1, 2, 3, 4]
+    assert all(0 < entry["weightwire/changed_share"] <= 1 for entry in logged[1:4])
+    assert all(entry["weightwire/bytes"] > 0 for entry in logged[1:4])
+
+
+def test_every_nth_step_is_a_version_when_asked_for(bucket, tmp_path):
+    model = tiny_model()
+    trainer_for(model, bucket, tmp_path / "out", steps=4, every=2).train()
+    assert_published(bucket, model, version=2)
+    with pytest.raises(ww.NotFoundError):
+        ww.load(bucket, version=3)
+
+
+def test_a_resumed_training_goes_on_with_the_chain(bucket, tmp_path):
+    trainer_for(tiny_model(), bucket, tmp_path / "out", steps=3).train()
+    model = tiny_model()
+    # From the checkpoint of step 2, while the run is at step 3 already: steps may go back, versions never do.
+    trainer_for(model, bucket, tmp_path / "out", steps=4).train(
+        resume_from_checkpoint=str(tmp_path / "out/checkpoint-2")
+    )
+    assert_published(bucket, model)
+    assert_published(bucket, model, version=6)
+
+
+def tiny_tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {"<pad>": 0, "<eos>": 1, **{str(number): number for number in range(2, 32)}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+
+
+def test_grpo_publishes_every_step_with_its_tokenizer(bucket, tmp_path):
+    trl = pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
+    from weightwire.integrations.transformers import PublishCallback
+
+    arguments = trl.GRPOConfig(
+        output_dir=str(tmp_path / "out"),
+        max_steps=2,
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=6,
+        learning_rate=1e-2,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+    )
+    model = tiny_model()
+    trainer = trl.GRPOTrainer(
+        model,
+        reward_funcs=lambda completions, **_: [float(len(set(text.split()))) for text in completions],
+        args=arguments,
+        train_dataset=datasets.Dataset.from_dict({"prompt": ["2 3 4", "5 6 7", "8 9 10", "11 12 13"]}),
+        processing_class=tiny_tokenizer(),
+        callbacks=[PublishCallback(bucket, dtype=torch.bfloat16)],
+    )
+    trainer.train()
+    assert_published(bucket, model, version=2)
+    for manifest in (bucket / "anchors").rglob("anchor.json"):
+        loaded = transformers.AutoTokenizer.from_pretrained(manifest.parent)
+        assert loaded("2 3 4").input_ids == [2, 3, 4]

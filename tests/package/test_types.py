@@ -1,0 +1,56 @@
+"""What the package says of its types is true, as far as a program can tell."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import weightwire
+from weightwire import _core
+
+PACKAGE = Path(weightwire.__file__).parent
+
+
+def test_the_stub_names_what_the_extension_module_has():
+    stub = ast.parse((PACKAGE / "_core.pyi").read_text())
+    said = {}
+    for node in stub.body:
+        if isinstance(node, ast.ClassDef):
+            said[node.name] = {method.name for method in node.body if isinstance(method, ast.FunctionDef)} - {
+                "__init__"
+            }
+        elif isinstance(node, ast.FunctionDef):
+            said[node.name] = set()
+    is_there = {
+        name: {method for method in vars(value) if not method.startswith("_")} if isinstance(value, type) else set()
+        for name, value in vars(_core).items()
+        if not name.startswith("_")
+    }
+    assert said == is_there
+
+
+def test_a_type_checker_finds_nothing():
+    # What others' packages say of theirs is not looked at: it takes a minute.
+    checked = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--follow-imports=skip",
+            "--allow-subclassing-any",
+            "-p",
+            "weightwire",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=PACKAGE.parent,
+        env={**os.environ, "MYPY_CACHE_DIR": os.devnull},
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_package_imports_without_torch():
+    code = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None; import weightwire"
+    subprocess.run([sys.executable, "-c", code], check=True)
