@@ -426,6 +426,13 @@ void Follower::StandStill(std::optional<Version> at, bool back) {
   if (at.has_value()) {
     while (!staged_.empty() && staged_.back().known.record.version > *at) staged_.pop_back();
   }
+  if (at.has_value() && newest_.has_value() && newest_->record.version > *at) {
+    // The way that was planned leads further.
+    loading_ = nullptr;
+    wanted_anchor_.reset();
+    plan_again_ = false;
+    newest_.reset();
+  }
 }
 
 void Follower::Saw(const KnownRecord& record) {

@@ -223,6 +223,23 @@ TEST_F(FollowerTest, TheLastChangeCanBeTakenBack) {
   ExpectHolds(1);
 }
 
+TEST_F(FollowerTest, StandsStillThoughItWasOnItsWayFurther) {
+  for (int i = 0; i < 6; ++i) maker_.Publish();
+  maker_.AddAnchor(5);
+  // Told so after each number of steps: when it wants an anchor, has asked for it, or is loading it.
+  for (int steps = 0; steps < 12; ++steps) {
+    MemoryTarget target(maker_.kernels(), maker_.pool());
+    Follower follower(Run::Open(store_).value(), target, NewId(maker_.random()), {.name = "test"},
+                      {&clock_, &maker_.kernels(), &maker_.pool()});
+    for (int i = 0; i < steps; ++i) ASSERT_TRUE(follower.Step().ok());
+    const auto held = follower.status().held;
+    follower.StandStill(2);
+    Run_(follower);
+    ASSERT_TRUE(target.held().has_value());
+    EXPECT_EQ(target.held()->version, held.value_or(2)) << "after " << steps << " steps";
+  }
+}
+
 TEST_F(FollowerTest, TakesAChangeBackThoughTheStoreIsAway) {
   maker_.Publish();
   Follower follower = MakeFollower();

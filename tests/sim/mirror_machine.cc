@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "follow/mirror_content.h"
 
 namespace weightwire::sim {
@@ -61,6 +63,7 @@ std::unique_ptr<SimFileSystem> MirrorFollower::NewProcess() {
 void MirrorFollower::OnStart() { reader_files_ = NewProcess(); }
 
 void MirrorFollower::EndFollowing() {
+  ceiling_.reset();
   follower_ = nullptr;
   mirror_ = nullptr;
   store_ = nullptr;
@@ -105,6 +108,12 @@ void MirrorFollower::Follow() {
     return;
   }
   if (world().faults() && random_.Below(12) == 0 && mirror_->undo_target().has_value()) return TakeBack();
+  if (world().faults() && random_.Below(40) == 0 && oracle_.version_count() != 0) {
+    const Version at = random_.Below(oracle_.version_count());
+    ceiling_ = std::max(at, held().value_or(at));
+    world().Trace(fmt::format("{} is to stand still on version {}", name(), at));
+    follower_->StandStill(at);
+  }
   const bool apply = !options_.apply_at_once && follower_->HasStaged() && random_.Below(4) == 0;
   Result<FollowerStep> step = FollowerStep::kApply;
   if (apply) {
@@ -122,7 +131,9 @@ void MirrorFollower::Follow() {
   if (step.value() == FollowerStep::kApply) CheckMirror();
   if (step.value() == FollowerStep::kUpToDate) {
     world().clock().Advance(std::chrono::seconds(1));
-    follower_->StandStill(std::nullopt);  // it may have been taken back
+    // It may have been taken back, or told to stand still.
+    follower_->StandStill(std::nullopt);
+    ceiling_.reset();
   }
 }
 
@@ -152,6 +163,9 @@ void MirrorFollower::CheckMirror() {
   world().Trace(fmt::format("{} holds version {}", name(), held.version));
   if (floor_.has_value() && held.version < *floor_) {
     world().Violation(fmt::format("{} went back from version {} to {}", name(), *floor_, held.version));
+  }
+  if (ceiling_.has_value() && held.version > *ceiling_) {
+    world().Violation(fmt::format("{} went on to version {}, beyond {}", name(), held.version, *ceiling_));
   }
   floor_ = held.version;
   ExpectFiles(*files_, name(), held);

@@ -67,6 +67,8 @@ class MirrorFollower final : public Machine {
 
   // No version below this one may be held any more; it outlives the machine's deaths.
   std::optional<Version> floor_;
+  // Told to stand still: nor any above this one.
+  std::optional<Version> ceiling_;
 };
 
 }  // namespace weightwire::sim
