@@ -20,7 +20,7 @@ constexpr int kCostBits = 20;
 constexpr Cost kImpossible = std::numeric_limits<std::uint64_t>::max();
 
 // log2(value) in units of 2^-20. REQUIRES: value >= 1.
-std::uint64_t Log2(std::uint64_t value) {
+constexpr std::uint64_t Log2(std::uint64_t value) {
   const int whole = 63 - std::countl_zero(value);
   // The mantissa in [1, 2) with 31 bits after the point; squaring doubles the logarithm, bit by bit.
   std::uint64_t mantissa = whole <= 31 ? value << (31 - whole) : value >> (whole - 31);
@@ -35,18 +35,25 @@ std::uint64_t Log2(std::uint64_t value) {
   return log;
 }
 
-// What a change costs in a class of that rate; that nothing changes costs the rate itself.
-const std::array<std::uint64_t, kMaxRateCode + 1>& ChangeCosts() {
-  static const std::array<std::uint64_t, kMaxRateCode + 1> kCosts = [] {
-    std::array<std::uint64_t, kMaxRateCode + 1> costs{};
-    for (int code = 0; code <= kMaxRateCode; ++code) {
-      const std::uint32_t change = (1u << 31) - Waiting(std::min(RateOf(code), kHorizon));
-      costs[code] = (std::uint64_t{31} << kCostBits) - Log2(change);
-    }
-    return costs;
-  }();
-  return kCosts;
+// For each rate code, what it costs that a unit does not change, which is the rate itself, and that it does.
+struct RateCosts {
+  std::array<std::uint64_t, kMaxRateCode + 1> passed{};
+  std::array<std::uint64_t, kMaxRateCode + 1> change{};
+};
+constexpr RateCosts MakeRateCosts() {
+  RateCosts costs;
+  for (int code = 0; code <= kMaxRateCode; ++code) {
+    const auto at = static_cast<std::size_t>(code);
+    costs.passed[at] = RateOf(code);
+    const std::uint32_t change = (1u << 31) - Waiting(std::min(RateOf(code), kHorizon));
+    costs.change[at] = (std::uint64_t{31} << kCostBits) - Log2(change);
+  }
+  return costs;
 }
+constexpr RateCosts kRateCosts = MakeRateCosts();
+// No unit costs more than 2^25, changed or not: so costs of fewer units than this fit 64 bits, which is faster.
+constexpr std::uint64_t kFewUnits = std::uint64_t{1} << 38;
+static_assert(RateOf(kMaxRateCode) < (1u << 25) && (std::uint64_t{31} << kCostBits) < (1u << 25));
 
 struct ClassCounts {
   std::uint64_t units = 0;
@@ -79,8 +86,25 @@ std::uint8_t LowestField(const Sample& sample) {
   return 0;
 }
 
-Cost PositionCost(std::uint64_t units, std::uint64_t changed, int code) {
-  return Cost{units - changed} * RateOf(code) + Cost{changed} * ChangeCosts()[code];
+template <typename Sum = Cost>
+Sum PositionCost(std::uint64_t units, std::uint64_t changed, int code) {
+  const auto at = static_cast<std::size_t>(code);
+  return Sum{units - changed} * kRateCosts.passed[at] + Sum{changed} * kRateCosts.change[at];
+}
+
+// The least of cost_of(number) for numbers first .. last; of equal ones the first.
+template <typename CostOf>
+int Cheapest(int first, int last, const CostOf& cost_of) {
+  int best = first;
+  auto best_cost = cost_of(first);
+  for (int number = first + 1; number <= last; ++number) {
+    const auto cost = cost_of(number);
+    if (cost < best_cost) {
+      best_cost = cost;
+      best = number;
+    }
+  }
+  return best;
 }
 
 // Counts of a part are counts of the whole with half an event more on either side: nothing is impossible.
@@ -89,16 +113,10 @@ int BestRateCode(std::uint64_t units, std::uint64_t changed, bool complete) {
     units = 2 * units + 2;
     changed = 2 * changed + 1;
   }
-  int best = 0;
-  Cost best_cost = PositionCost(units, changed, 0);
-  for (int code = 1; code <= kMaxRateCode; ++code) {
-    const Cost cost = PositionCost(units, changed, code);
-    if (cost < best_cost) {
-      best_cost = cost;
-      best = code;
-    }
-  }
-  return best;
+  const auto best = [&]<typename Sum>(Sum) {
+    return Cheapest(0, kMaxRateCode, [&](int code) { return PositionCost<Sum>(units, changed, code); });
+  };
+  return units < kFewUnits ? best(std::uint64_t{}) : best(Cost{});
 }
 
 void ChooseRates(const Classes& classes, bool complete, TableSet& set) {
@@ -133,8 +151,10 @@ void ChooseUniformRate(const Classes& classes, bool complete, TableSet& set) {
 std::uint8_t WeightCode(std::uint64_t count, std::uint64_t largest) {
   if (count == 0) return 0;
   const auto weight = static_cast<std::uint64_t>((static_cast<unsigned __int128>(count) << 23) / largest);
-  int code = 0;
-  while (code < kMaxRateCode && RateOf(code + 1) <= weight) ++code;
+  // The last code whose weight is not above it, or the first.
+  const auto& weights = kRateCosts.passed;
+  const auto above = std::upper_bound(weights.begin() + 1, weights.end(), weight);
+  int code = static_cast<int>(above - weights.begin()) - 1;
   if (code < kMaxRateCode && RateOf(code + 1) - weight < weight - RateOf(code)) ++code;
   return static_cast<std::uint8_t>(code + 1);
 }
@@ -197,21 +217,32 @@ Cost CostWith(const Sample& sample, const TableSet& set, int scale) {
 }
 
 int BestScale(const Sample& sample, const TableSet& set) {
-  const Classes classes = InClasses(sample, set.rule);
-  int best = 0;
-  Cost best_cost = 0;
-  for (int scale = -kMaxScale; scale <= kMaxScale; ++scale) {
-    Cost cost = 0;
-    for (int c = 0; c < kClassCount; ++c) {
-      cost +=
-          PositionCost(classes[c].units, classes[c].changed, std::clamp(set.rate_codes[c] + scale, 0, kMaxRateCode));
-    }
-    if (scale == -kMaxScale || cost < best_cost) {
-      best_cost = cost;
-      best = scale;
-    }
+  // Units and changes by rate code: classes may have the same one, and many have no units.
+  struct Counts {
+    std::uint64_t units = 0;
+    std::uint64_t changed = 0;
+    int code = 0;
+  };
+  std::vector<Counts> by_code;
+  for (std::uint32_t field = 0; field < 256; ++field) {
+    const FieldCounts& from = sample.fields[field];
+    if (from.units == 0) continue;
+    const int code = set.rate_codes[set.rule.ClassOfField(field)];
+    auto at = std::find_if(by_code.begin(), by_code.end(), [&](const Counts& counts) { return counts.code == code; });
+    if (at == by_code.end()) at = by_code.insert(at, {0, 0, code});
+    at->units += from.units;
+    at->changed += from.changed;
   }
-  return best;
+  const auto best = [&]<typename Sum>(Sum) {
+    return Cheapest(-kMaxScale, kMaxScale, [&](int scale) {
+      Sum cost = 0;
+      for (const Counts& counts : by_code) {
+        cost += PositionCost<Sum>(counts.units, counts.changed, std::clamp(counts.code + scale, 0, kMaxRateCode));
+      }
+      return cost;
+    });
+  };
+  return sample.units_sampled < kFewUnits ? best(std::uint64_t{}) : best(Cost{});
 }
 
 enum class Kind : std::uint8_t { kConditioned, kUniform, kDense };
