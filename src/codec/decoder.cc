@@ -442,7 +442,7 @@ class Stager {
       changed += tile.changed;
     }
     if (changed > entry.index->changed) return false;
-    ChunkWriter<Unit> writer(entry, job, changed);
+    ChunkWriter<Unit> writer(entry, job, changed, kernels_);
     std::size_t next_large = 0;
     for (std::size_t k = 0; k < tiles.size(); ++k) {
       if (next_large < large.size() && large[next_large] == k) {
@@ -494,7 +494,7 @@ class Stager {
       if (!tile.intact) return false;
     }
     if (!entry.map->is_contiguous()) {
-      ChunkWriter<Unit> writer(entry, job, changed);
+      ChunkWriter<Unit> writer(entry, job, changed, kernels_);
       for (std::size_t k = 0; k < changed; ++k) {
         writer.Add(chunk.offsets[k], LoadUnit<Unit>(chunk.old_units.data(), k),
                    LoadUnit<Unit>(chunk.new_units.data(), k));
@@ -503,7 +503,7 @@ class Stager {
       return true;
     }
     chunk.first_unit = entry.map->RunStart(0) + job.first_unit;
-    DigestOfChanges digest;
+    DigestOfChanges digest(kernels_);
     digest.Changes<Unit>(chunk.first_unit, chunk.offsets, chunk.old_units.data(), chunk.new_units.data());
     job.digest_change = digest.Finish();
     job.chunks.push_back(std::move(chunk));
@@ -542,7 +542,7 @@ class Stager {
 
   template <typename Unit>
   void StageDifferences(const Entry& entry, Job& job, const std::uint8_t* base, const std::uint8_t* new_units) {
-    ChunkWriter<Unit> writer(entry, job, 0);
+    ChunkWriter<Unit> writer(entry, job, 0, kernels_);
     std::array<std::uint16_t, kChunkUnits + 64> positions;
     for (std::uint64_t at = 0; at < job.unit_count; at += kChunkUnits) {
       const std::uint64_t offset = at * sizeof(Unit);
@@ -562,7 +562,8 @@ class Stager {
   class ChunkWriter {
    public:
     // `expected` is how many units will come, if that is known.
-    ChunkWriter(const Entry& entry, Job& job, std::size_t expected) : map_(*entry.map), job_(job), expected_(expected) {
+    ChunkWriter(const Entry& entry, Job& job, std::size_t expected, const Kernels& kernels)
+        : map_(*entry.map), job_(job), expected_(expected), digest_(kernels) {
       NextRun(job.first_unit);
     }
 

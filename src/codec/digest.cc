@@ -50,6 +50,7 @@ const DigestKeys& FixedDigestKeys() {
         // 29 bits, never 0.
         keys.word[lane][j] =
             std::max<std::uint32_t>(1, static_cast<std::uint32_t>(SplitMix(kLaneSeeds[lane], j) >> 35));
+        keys.pair[j][lane] = keys.word[lane][j];
       }
     }
     return keys;
@@ -123,35 +124,25 @@ Digest DigestOfRun(std::span<const std::uint8_t> bytes, std::uint64_t byte_offse
 
 void DigestOfChanges::ChangesOfShorts(std::uint64_t first_unit, std::span<const std::uint32_t> positions,
                                       const std::uint8_t* old_units, const std::uint8_t* new_units) {
-  constexpr std::uint64_t kBlockUnits = kDigestBlockBytes / 2;
-  const std::uint32_t* keys0 = keys_->word[0].data();
-  const std::uint32_t* keys1 = keys_->word[1].data();
-  for (std::size_t k = 0; k < positions.size();) {
-    const std::uint64_t block = (first_unit + positions[k]) / kBlockUnits;
-    if (block != block_) Flush(block);
-    // Positions below this are within the block. There are 2^11 at most, so 64 bits hold the sums of each half.
-    const std::uint64_t end = (block + 1) * kBlockUnits - first_unit;
-    std::int64_t all0 = 0;
-    std::int64_t all1 = 0;
-    std::int64_t odd0 = 0;
-    std::int64_t odd1 = 0;
-    for (; k < positions.size() && positions[k] < end; ++k) {
-      const std::uint64_t unit = first_unit + positions[k];
-      const std::size_t word = unit % kBlockUnits / 2;
-      const std::int64_t is_odd = -static_cast<std::int64_t>(unit % 2);
-      const std::int64_t difference =
-          std::int64_t{LoadUnit<std::uint16_t>(new_units, k)} - LoadUnit<std::uint16_t>(old_units, k);
-      const std::int64_t product0 = difference * keys0[word];
-      const std::int64_t product1 = difference * keys1[word];
-      all0 += product0;
-      all1 += product1;
-      odd0 += product0 & is_odd;
-      odd1 += product1 & is_odd;
+  constexpr std::uint64_t kBlockUnits = std::uint64_t{1} << kDigestShortsLog2;
+  std::array<ChangedBlock, kDigestBatch> blocks;
+  for (std::size_t done = 0; done < positions.size();) {
+    std::span<const std::uint32_t> batch = positions.subspan(done);
+    batch = batch.first(std::min(batch.size(), kDigestBatch));
+    if (batch.back() - batch.front() >= kDigestReach) batch = batch.first(1);
+    const std::uint64_t unit = first_unit + batch.front();
+    const std::size_t block_count =
+        kernels_->digest_shorts(static_cast<std::uint32_t>(unit % kBlockUnits), batch.data(), batch.size(),
+                                old_units + 2 * done, new_units + 2 * done, *keys_, blocks.data());
+    for (const ChangedBlock& sums : std::span(blocks).first(block_count)) {
+      const std::uint64_t block = unit / kBlockUnits + sums.block;
+      if (block != block_) Flush(block);
+      for (std::size_t lane = 0; lane < 2; ++lane) {
+        // The upper half of a word counts 2^16 times as much.
+        sums_[lane] += sums.all[lane] + static_cast<__int128>((1 << 16) - 1) * sums.odd[lane];
+      }
     }
-    // The upper half of a word counts 2^16 times as much.
-    constexpr __int128 kUpper = (1 << 16) - 1;
-    sums_[0] += all0 + kUpper * odd0;
-    sums_[1] += all1 + kUpper * odd1;
+    done += batch.size();
   }
 }
 

@@ -45,6 +45,8 @@ Digest DigestOfRun(std::span<const std::uint8_t> bytes, std::uint64_t byte_offse
 // correctness.
 class DigestOfChanges {
  public:
+  explicit DigestOfChanges(const Kernels& kernels) : kernels_(&kernels) {}
+
   template <typename Unit>
   void Change(std::uint64_t unit_index, Unit old_unit, Unit new_unit) {
     const std::uint64_t byte = unit_index * sizeof(Unit);
@@ -88,6 +90,7 @@ class DigestOfChanges {
                        const std::uint8_t* old_units, const std::uint8_t* new_units);
   void Flush(std::uint64_t next_block);
 
+  const Kernels* kernels_;
   const DigestKeys* keys_ = &FixedDigestKeys();
   std::uint64_t block_ = 0;
   std::array<__int128, 2> sums_{};

@@ -250,7 +250,7 @@ class DeltaEncoder {
       replaced = {work.position, begin, {changed.begin(), changed.end()}, {}};
       replaced.old_units.assign(changes.old_units, changes.old_units + changed.size() * sizeof(Unit));
     }
-    DigestOfChanges digest;
+    DigestOfChanges digest(kernels_);
     std::span<const std::uint32_t> left = changed;
     work.map->ForEachRun(begin, input.count, [&](std::uint64_t at, std::uint64_t tensor_unit, std::uint64_t size) {
       const std::uint64_t end = at - begin + size;

@@ -36,11 +36,24 @@ inline constexpr std::uint32_t kDigestBlockBytes = 4 * kDigestBlockWords;
 // Keys of the words of a block, one table a lane; every key is below 2^29 so that eight products fit 64 bits.
 struct DigestKeys {
   std::array<std::array<std::uint32_t, kDigestBlockWords>, 2> word;
+  std::array<std::array<std::uint32_t, 2>, kDigestBlockWords> pair;  // the same, both keys of a word together
 };
 
 struct DigestSums {
   std::array<std::uint64_t, 2> lane;  // below 2^61 + 8: reduced, though not to the smallest residue
 };
+
+// What changed units of 16 bits add to the sums of one block.
+struct ChangedBlock {
+  std::uint32_t block;              // counted from the block of unit 0
+  std::array<std::int64_t, 2> all;  // the sum of key * (new - old), for both lanes
+  std::array<std::int64_t, 2> odd;  // the same of odd units alone: the upper halves of words
+};
+// Changes that are given to digest_shorts at most, and how far apart their units may be.
+inline constexpr std::size_t kDigestBatch = 128;
+inline constexpr std::uint32_t kDigestReach = std::uint32_t{1} << 31;
+inline constexpr int kDigestShortsLog2 = 11;  // of the units of 16 bits in a block
+static_assert(2 * kDigestBlockWords == 1u << kDigestShortsLog2);
 
 // A changed unit of a tile. In memory it is the position and the old and new bits, each in two bytes at least.
 template <typename Unit>
@@ -108,6 +121,13 @@ struct Kernels {
   // Sums of key * word over words first_word .. first_word + word_count - 1 of one block.
   DigestSums (*digest_words)(const std::uint8_t* data, std::uint32_t first_word, std::uint32_t word_count,
                              const DigestKeys& keys);
+
+  // Sums of changed units of 16 bits, block by block in their order; returns how many blocks, at most one a change.
+  // Positions ascend, and the first is that of unit first_unit of block 0.
+  // REQUIRES: 0 < count <= kDigestBatch; the last position is less than kDigestReach after the first.
+  std::size_t (*digest_shorts)(std::uint32_t first_unit, const std::uint32_t* positions, std::size_t count,
+                               const std::uint8_t* old_units, const std::uint8_t* new_units, const DigestKeys& keys,
+                               ChangedBlock* blocks);
 
   // Decodes tiles, many side by side; it is fastest if those with the same tables follow each other. `times` is scratch
   // memory, room for TimesRoom(of the largest).

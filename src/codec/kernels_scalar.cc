@@ -53,6 +53,25 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
   return sums;
 }
 
+std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* positions, std::size_t count,
+                         const std::uint8_t* old_units, const std::uint8_t* new_units, const DigestKeys& keys,
+                         ChangedBlock* blocks) {
+  std::size_t block_count = 0;
+  for (std::size_t k = 0; k < count; ++k) {
+    const std::uint32_t unit = first_unit + (positions[k] - positions[0]);
+    const std::uint32_t block = unit >> kDigestShortsLog2;
+    if (block_count == 0 || blocks[block_count - 1].block != block) blocks[block_count++] = {block, {}, {}};
+    const std::int64_t difference =
+        std::int64_t{LoadUnit<std::uint16_t>(new_units, k)} - LoadUnit<std::uint16_t>(old_units, k);
+    for (std::size_t lane = 0; lane < 2; ++lane) {
+      const std::int64_t product = difference * keys.word[lane][unit / 2 % kDigestBlockWords];
+      blocks[block_count - 1].all[lane] += product;
+      if (unit % 2 != 0) blocks[block_count - 1].odd[lane] += product;
+    }
+  }
+  return block_count;
+}
+
 #include "codec/gap_decode-inl.h"
 #include "codec/sparse_decode-inl.h"
 
@@ -86,8 +105,8 @@ std::uint64_t SumRatesOfWidth(const std::uint8_t* units, std::uint32_t count, in
 }  // namespace
 
 const Kernels* ScalarKernels() {
-  static const Kernels kKernels = {"scalar",     FindChanged, SumRatesOfWidth,      DigestWords,
-                                   DecodeSparse, DecodeGaps,  ScalarEncodeKernels()};
+  static const Kernels kKernels = {"scalar",     FindChanged,  SumRatesOfWidth, DigestWords,
+                                   DigestShorts, DecodeSparse, DecodeGaps,      ScalarEncodeKernels()};
   return &kKernels;
 }
 

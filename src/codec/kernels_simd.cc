@@ -177,6 +177,10 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
   return sums;
 }
 
+// --- digest_shorts ---
+
+#include "codec/digest_changes-inl.h"
+
 // --- decode_sparse ---
 
 const hn::Full128<std::uint16_t> kRow;
@@ -224,8 +228,8 @@ const Kernels* GetKernels() {
 #else
   constexpr const char* kName = "baseline";
 #endif
-  static const Kernels kKernels = {kName,        FindChanged, SumRatesOfWidth,   DigestWords,
-                                   DecodeSparse, DecodeGaps,  GetEncodeKernels()};
+  static const Kernels kKernels = {kName,        FindChanged,  SumRatesOfWidth, DigestWords,
+                                   DigestShorts, DecodeSparse, DecodeGaps,      GetEncodeKernels()};
   return &kKernels;
 }
 

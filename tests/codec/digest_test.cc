@@ -97,7 +97,8 @@ TYPED_TEST(DigestOfChangesTest, IsTheDifferenceOfTheFullDigests) {
   for (int i = 0; i < 30; ++i) {
     const Bytes before = RandomBytes(random, kUnits * sizeof(TypeParam));
     Bytes after = before;
-    DigestOfChanges changes;
+    const Kernels& kernels = *AllKernels()[static_cast<std::size_t>(i) % AllKernels().size()];
+    DigestOfChanges changes(kernels);
     // The same as a list, whose positions begin somewhere before the first change.
     std::vector<std::uint32_t> positions;
     Bytes old_units;
@@ -118,7 +119,7 @@ TYPED_TEST(DigestOfChangesTest, IsTheDifferenceOfTheFullDigests) {
       std::memcpy(old_units.data() + old_units.size() - sizeof(old_unit), &old_unit, sizeof(old_unit));
       std::memcpy(new_units.data() + new_units.size() - sizeof(new_unit), &new_unit, sizeof(new_unit));
     }
-    DigestOfChanges list;
+    DigestOfChanges list(kernels);
     list.Changes<TypeParam>(first, positions, old_units.data(), new_units.data());
     const Digest change = changes.Finish();
     ASSERT_EQ(DigestOfBytes(before) + change, DigestOfBytes(after));
@@ -126,9 +127,29 @@ TYPED_TEST(DigestOfChangesTest, IsTheDifferenceOfTheFullDigests) {
   }
 }
 
+// Lists whose positions are as far apart as 32 bits allow.
+TYPED_TEST(DigestOfChangesTest, TakesPositionsThatAreFarApart) {
+  const std::vector<std::uint32_t> positions = {0, 1, 5000, 0x7fffffff, 0x80000000, 0xfffffff0, 0xffffffff};
+  Random random(6);
+  const Bytes old_units = RandomBytes(random, positions.size() * sizeof(TypeParam));
+  const Bytes new_units = RandomBytes(random, positions.size() * sizeof(TypeParam));
+  for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{2047}, std::uint64_t{1} << 40}) {
+    for (const Kernels* kernels : AllKernels()) {
+      DigestOfChanges list(*kernels);
+      list.Changes<TypeParam>(first, positions, old_units.data(), new_units.data());
+      DigestOfChanges changes(*kernels);
+      for (std::size_t k = 0; k < positions.size(); ++k) {
+        changes.Change<TypeParam>(first + positions[k], LoadUnit<TypeParam>(old_units.data(), k),
+                                  LoadUnit<TypeParam>(new_units.data(), k));
+      }
+      ASSERT_EQ(list.Finish(), changes.Finish()) << kernels->name;
+    }
+  }
+}
+
 TYPED_TEST(DigestOfChangesTest, DoesNotDependOnTheOrder) {
-  DigestOfChanges up;
-  DigestOfChanges down;
+  DigestOfChanges up(BestKernels());
+  DigestOfChanges down(BestKernels());
   for (std::uint64_t i = 0; i < 40; ++i) up.Change<TypeParam>(i * 1000, TypeParam(1), TypeParam(i));
   for (std::uint64_t i = 40; i-- > 0;) down.Change<TypeParam>(i * 1000, TypeParam(1), TypeParam(i));
   EXPECT_EQ(up.Finish(), down.Finish());
