@@ -18,7 +18,7 @@ constexpr std::uint64_t kPieceUnits = 1024;
 
 // Units by field, counted in several places in turn: neighbours often have the same field, and adding to a number that
 // was just written takes long.
-using FieldTallies = std::array<std::array<std::uint64_t, 256>, 4>;
+using FieldTallies = std::array<std::array<std::uint64_t, 256>, 8>;
 
 template <typename Unit>
 void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint32_t count,
@@ -34,6 +34,10 @@ void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, st
     ++tallies[1][field_at(i + 1)];
     ++tallies[2][field_at(i + 2)];
     ++tallies[3][field_at(i + 3)];
+    ++tallies[4][field_at(i + 4)];
+    ++tallies[5][field_at(i + 5)];
+    ++tallies[6][field_at(i + 6)];
+    ++tallies[7][field_at(i + 7)];
   }
   for (; i < count; ++i) ++tallies[0][field_at(i)];
 
@@ -52,7 +56,14 @@ void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, st
   sample.units_sampled += count;
 }
 
-// Calls function(first_unit, count) for the pieces that are looked at; whether these are all.
+// Pieces lie far from each other, where no hardware foresees them: each is asked for while the one before is counted.
+void AskFor(const std::uint8_t* units, std::size_t bytes) {
+  constexpr std::size_t kLineBytes = 64;
+  for (std::size_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(units + at, 0, 2);
+}
+
+// Calls function(first_unit, count, next_unit) for the pieces that are looked at; whether these are all. The last piece
+// is its own next one.
 template <typename Function>
 bool ForEachPiece(std::uint64_t units, std::uint64_t thinning, Function&& function) {
   const std::uint64_t pieces = (units + kPieceUnits - 1) / kPieceUnits;
@@ -60,7 +71,8 @@ bool ForEachPiece(std::uint64_t units, std::uint64_t thinning, Function&& functi
       std::min(pieces, std::max(kLeastUnits / kPieceUnits, (pieces + thinning - 1) / thinning));
   for (std::uint64_t k = 0; k < wanted; ++k) {
     const std::uint64_t begin = k * pieces / wanted * kPieceUnits;
-    function(begin, static_cast<std::uint32_t>(std::min(kPieceUnits, units - begin)));
+    const std::uint64_t next = k + 1 == wanted ? begin : (k + 1) * pieces / wanted * kPieceUnits;
+    function(begin, static_cast<std::uint32_t>(std::min(kPieceUnits, units - begin)), next);
   }
   return wanted == pieces;
 }
@@ -94,8 +106,11 @@ Sample TakeSample(const std::uint8_t* old_units, const std::uint8_t* new_units, 
   sample.unit_bytes = unit_bytes;
   sample.units = units;
   FieldTallies tallies{};
-  sample.complete = ForEachPiece(units, thinning, [&](std::uint64_t begin, std::uint32_t count) {
+  sample.complete = ForEachPiece(units, thinning, [&](std::uint64_t begin, std::uint32_t count, std::uint64_t next) {
     WithUnit(unit_bytes, [&]<typename Unit>() {
+      const std::size_t next_bytes = std::min(kPieceUnits, units - next) * sizeof(Unit);
+      AskFor(old_units + next * sizeof(Unit), next_bytes);
+      AskFor(new_units + next * sizeof(Unit), next_bytes);
       const std::uint64_t offset = begin * sizeof(Unit);
       CountPiece<Unit>(old_units + offset, new_units + offset, count, rule, kernels, tallies, sample);
     });
@@ -110,7 +125,7 @@ ChangeCount CountChanges(const std::uint8_t* old_units, const std::uint8_t* new_
                          int unit_bytes, std::uint64_t thinning, const Kernels& kernels) {
   ChangeCount counted;
   std::array<std::uint16_t, kChunkUnits + 64> changed;
-  counted.complete = ForEachPiece(units, thinning, [&](std::uint64_t begin, std::uint32_t count) {
+  counted.complete = ForEachPiece(units, thinning, [&](std::uint64_t begin, std::uint32_t count, std::uint64_t) {
     const std::uint64_t offset = begin * static_cast<std::uint64_t>(unit_bytes);
     counted.units_sampled += count;
     counted.changed += kernels.find_changed(old_units + offset, new_units + offset, count, unit_bytes, changed.data());
