@@ -481,9 +481,17 @@ class Stager {
     chunk.new_units.resize(changed * sizeof(Unit));
     chunk.old_units.resize(changed * sizeof(Unit));
     const std::uint8_t* base = BaseUnits(entry, job.first_unit, job.unit_count, worker);
+    chunk.first_unit = entry.map->RunStart(0) + job.first_unit;
+    DigestOfChanges digest(kernels_);
+    const auto add_to_digest = [&](const GapTile& tile, std::uint32_t from, std::uint32_t size) {
+      digest.Changes<Unit>(chunk.first_unit, {tile.positions + from, size}, tile.old_units + from * sizeof(Unit),
+                           tile.new_units + from * sizeof(Unit));
+    };
+    const GapFollowUp follow_up(add_to_digest);
     std::size_t first = 0;
     for (GapTile& tile : std::span(tiles).first(count)) {
       tile.base = base;
+      if (entry.map->is_contiguous()) tile.follow_up = &follow_up;
       tile.positions = chunk.offsets.data() + first;
       tile.new_units = chunk.new_units.data() + first * sizeof(Unit);
       tile.old_units = chunk.old_units.data() + first * sizeof(Unit);
@@ -502,9 +510,6 @@ class Stager {
       writer.Finish();
       return true;
     }
-    chunk.first_unit = entry.map->RunStart(0) + job.first_unit;
-    DigestOfChanges digest(kernels_);
-    digest.Changes<Unit>(chunk.first_unit, chunk.offsets, chunk.old_units.data(), chunk.new_units.data());
     job.digest_change = digest.Finish();
     job.chunks.push_back(std::move(chunk));
     return true;

@@ -92,6 +92,28 @@ struct SparseTile {
   bool intact = false;  // false: the stream is damaged, and the other results mean nothing
 };
 
+struct GapTile;
+
+// What is to be done with the changes of a decoded tile. It is done in pieces, while memory for later tiles is on its
+// way: so it costs less than it would afterwards. The function must outlive it.
+class GapFollowUp {
+ public:
+  template <typename Function>
+  explicit GapFollowUp(const Function& function)
+      : function_(&function),
+        call_([](const void* called, const GapTile& tile, std::uint32_t first, std::uint32_t count) {
+          (*static_cast<const Function*>(called))(tile, first, count);
+        }) {}
+
+  void operator()(const GapTile& tile, std::uint32_t first, std::uint32_t count) const {
+    call_(function_, tile, first, count);
+  }
+
+ private:
+  const void* function_;
+  void (*call_)(const void* called, const GapTile& tile, std::uint32_t first, std::uint32_t count);
+};
+
 // One tile of gaps mode, as the decoder sees it.
 struct GapTile {
   GapStream stream;
@@ -101,6 +123,7 @@ struct GapTile {
   std::uint32_t* positions = nullptr;  // room for stream.changed; the changed units, ascending
   std::uint8_t* new_units = nullptr;   // room for stream.changed units, each
   std::uint8_t* old_units = nullptr;
+  const GapFollowUp* follow_up = nullptr;  // if the tile is intact, called for all its changes, ascending
   // Result. False: the stream is damaged, and what was written means nothing.
   bool intact = false;
 };
@@ -133,7 +156,8 @@ struct Kernels {
   // memory, room for TimesRoom(of the largest).
   void (*decode_sparse)(std::span<SparseTile> tiles, int unit_bytes, std::uint32_t* times);
 
-  // Decodes tiles of one entry. REQUIRES: their streams were opened (gap_tile.h) for tiles of their sizes.
+  // Decodes tiles of one entry, and follows them up in their order. REQUIRES: their streams were opened (gap_tile.h)
+  // for tiles of their sizes.
   void (*decode_gaps)(std::span<GapTile> tiles, int unit_bytes);
 
   const EncodeKernels* encode;

@@ -89,6 +89,7 @@ void DecodeGapTile(GapTile& tile) {
   if (!tile.intact) return;
   TakeOldUnits<Unit>(tile, 0, tile.stream.changed);
   tile.intact = TakeSteps<Unit>(tile, 0, cursor.at);
+  if (tile.intact && tile.follow_up != nullptr) (*tile.follow_up)(tile, 0, tile.stream.changed);
 }
 
 void DecodeGaps(std::span<GapTile> tiles, int unit_bytes) {

@@ -147,7 +147,22 @@ struct Tiles {
       tiles.push_back(tile);
       numbers.push_back(t);
     }
+    // Every change of an intact tile is followed up once, tile by tile.
+    std::vector<std::uint32_t> followed;
+    const auto follow = [&](const GapTile& tile, std::uint32_t first, std::uint32_t count) {
+      followed.insert(followed.end(), tile.positions + first, tile.positions + first + count);
+    };
+    const GapFollowUp follow_up(follow);
+    for (GapTile& tile : tiles) tile.follow_up = &follow_up;
     kernels.decode_gaps(tiles, width);
+    std::vector<std::uint32_t> expected;
+    for (std::size_t k = 0; k < tiles.size(); ++k) {
+      if (tiles[k].intact) {
+        const std::vector<std::uint32_t>& positions = decoded[numbers[k]].positions;
+        expected.insert(expected.end(), positions.begin(), positions.end());
+      }
+    }
+    EXPECT_EQ(followed, expected);
     for (std::size_t k = 0; k < tiles.size(); ++k) {
       if (tiles[k].intact) {
         decoded[numbers[k]].intact = true;
