@@ -217,7 +217,9 @@ HWY_INLINE int ColumnShift(const ClassRule& rule) {
 const EncodeKernels* GetEncodeKernels();  // encode_kernels_simd.cc
 
 const Kernels* GetKernels() {
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX3_DL
+  constexpr const char* kName = "avx512vbmi";
+#elif HWY_TARGET == HWY_AVX3
   constexpr const char* kName = "avx512";
 #elif HWY_TARGET == HWY_AVX2
   constexpr const char* kName = "avx2";
@@ -253,6 +255,9 @@ struct Target {
 
 // Best first.
 constexpr Target kTargets[] = {
+#if HWY_TARGETS & HWY_AVX3_DL
+    {HWY_AVX3_DL, N_AVX3_DL::GetKernels},
+#endif
 #if HWY_TARGETS & HWY_AVX3
     {HWY_AVX3, N_AVX3::GetKernels},
 #endif

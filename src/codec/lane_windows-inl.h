@@ -6,6 +6,7 @@
 // units. The times of the ends of blocks are kept for each lane, those of the ends of cells a lane beside the other.
 
 constexpr std::uint32_t kCellBlocks = 16;
+static_assert(kCellBlocks % kSumBlocks == 0);
 constexpr std::uint32_t kCellUnits = kCellBlocks * kTimeBlock;
 constexpr std::uint32_t kWindowCells = 16;
 constexpr std::uint32_t kWindowBlocks = kWindowCells * kCellBlocks;
@@ -30,90 +31,6 @@ struct LaneRates {
     }
   }
 };
-
-// What one vector of sums is made of.
-constexpr std::uint32_t kSumUnits = 2 * hn::MaxLanes(hn::ScalableTag<std::uint8_t>());
-constexpr std::uint32_t kSumBlocks = kSumUnits / kTimeBlock;
-static_assert(kSumBlocks == kWordLanes && kCellBlocks % kSumBlocks == 0);
-
-// Sums of the rates of the next kSumBlocks blocks, one a lane.
-template <typename Unit>
-class BlockSums {
- public:
-  HWY_INLINE BlockSums(const LaneRates& rates, const ClassRule& rule)
-      : low_(hn::LoadDup128(kBytes, rates.plane[0].data())),
-        middle_(hn::LoadDup128(kBytes, rates.plane[1].data())),
-        high_(hn::LoadDup128(kBytes, rates.plane[2].data())),
-        lowest_(hn::Set(kBytes, rule.lowest)),
-        shift_(rule.shift),
-        mask_(rule.FieldMask()) {}
-
-  HWY_INLINE Words operator()(const std::uint8_t* units) const {
-    const auto first = Sums(Classes(units));
-    const auto second = Sums(Classes(units + kSumUnits / 2 * sizeof(Unit)));
-#if HWY_TARGET == HWY_AVX3
-    // A sum has 27 bits in a lane of 64: the lower halves of both, in order.
-    HWY_ALIGN static constexpr std::uint32_t kOrder[16] = {0, 4, 8, 12, 2, 6, 10, 14, 16, 20, 24, 28, 18, 22, 26, 30};
-    HWY_ALIGN static constexpr std::uint32_t kPlainOrder[16] = {0,  2,  4,  6,  8,  10, 12, 14,
-                                                                16, 18, 20, 22, 24, 26, 28, 30};
-    const auto order = hn::Load(kWords, sizeof(Unit) == 2 ? kOrder : kPlainOrder);
-    return Words{_mm512_permutex2var_epi32(first.raw, order.raw, second.raw)};
-#elif HWY_TARGET == HWY_AVX2
-    HWY_ALIGN static constexpr std::uint32_t kOrder[8] = {0, 4, 2, 6, 1, 5, 3, 7};
-    HWY_ALIGN static constexpr std::uint32_t kPlainOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
-    const auto both = hn::BitCast(kWords, hn::Or(first, hn::ShiftLeft<32>(second)));
-    return hn::TableLookupLanes(both, hn::SetTableIndices(kWords, sizeof(Unit) == 2 ? kOrder : kPlainOrder));
-#else
-    return hn::ConcatEven(kWords, hn::BitCast(kWords, second), hn::BitCast(kWords, first));
-#endif
-  }
-
- private:
-  HWY_INLINE Bytes Classes(const std::uint8_t* units) const {
-    return hn::Min(hn::SaturatedSub(FieldsOf(units), lowest_), hn::Set(kBytes, std::uint8_t{kClassCount - 1}));
-  }
-
-  // The class fields, one a byte; of units of two bytes in blocks whose order operator() mends.
-  HWY_INLINE Bytes FieldsOf(const std::uint8_t* units) const {
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
-    if constexpr (sizeof(Unit) == 2) {
-      const hn::ScalableTag<std::uint16_t> shorts;
-      const auto field = [&](std::size_t k) {
-        return hn::And(hn::ShiftRightSame(LoadUnits<Unit>(units + k * sizeof(Bytes)), shift_),
-                       hn::Set(shorts, std::uint16_t{mask_}));
-      };
-#if HWY_TARGET == HWY_AVX3
-      return Bytes{_mm512_packus_epi16(field(0).raw, field(1).raw)};
-#else
-      return Bytes{_mm256_packus_epi16(field(0).raw, field(1).raw)};
-#endif
-    }
-#endif
-    return Fields<Unit>(units, shift_, mask_);
-  }
-
-  HWY_INLINE auto Sums(Bytes classes) const {
-    const auto low = hn::SumsOf8(hn::TableLookupBytes(low_, classes));
-    const auto middle = hn::SumsOf8(hn::TableLookupBytes(middle_, classes));
-    const auto high = hn::SumsOf8(hn::TableLookupBytes(high_, classes));
-    return hn::Add(low, hn::Add(hn::ShiftLeft<8>(middle), hn::ShiftLeft<16>(high)));
-  }
-
-  Bytes low_;
-  Bytes middle_;
-  Bytes high_;
-  Bytes lowest_;
-  int shift_;
-  std::uint8_t mask_;
-};
-
-HWY_INLINE Words LastLane(Words v) {
-#if HWY_MAX_BYTES >= 32
-  return hn::TableLookupLanes(v, hn::IndicesFromVec(kWords, hn::Set(kWords, kWordLanes - 1)));
-#else
-  return hn::Broadcast<kWordLanes - 1>(v);
-#endif
-}
 
 // The times of one lane's window.
 struct LaneWindow {
@@ -141,11 +58,12 @@ struct LaneWindow {
   }
 
   // Sums the units of a tile from `first` on, of which there are `left`. cell_lasts is the lane's column.
-  // REQUIRES: left != 0.
-  template <typename Unit>
+  // REQUIRES: left != 0; kShort only as for RateSums.
+  template <typename Unit, bool kShort>
   HWY_INLINE void Sum(const std::uint8_t* from, std::uint32_t first, std::uint32_t left, const LaneRates& rates,
                       const ClassRule& rule, std::uint32_t* cell_lasts) {
-    const BlockSums<Unit> block_sums(rates, rule);
+    const RateSums<Unit, kShort> rate_sums(rates.plane, rule);
+    const RunningSum running_sum;
     units = from;
     first_unit = first;
     times[kCellBlocks - 1] = 0;
@@ -154,9 +72,9 @@ struct LaneWindow {
     Words time = hn::Zero(kWords);
     const auto sum_cell = [&](const std::uint8_t* cell_units) {
       for (std::uint32_t b = 0; b < kCellBlocks; b += kSumBlocks) {
-        time = hn::Add(RunningSums(block_sums(cell_units + std::size_t{b} * kTimeBlock * sizeof(Unit))), time);
-        hn::Store(time, kWords, ends() + cell * kCellBlocks + b);
-        time = LastLane(time);
+        const Words sums = running_sum.Of(rate_sums.OfBlocks(cell_units + std::size_t{b} * kTimeBlock * sizeof(Unit)));
+        hn::Store(hn::Add(sums, time), kWords, ends() + cell * kCellBlocks + b);
+        time = hn::Add(time, running_sum.Last(sums));
       }
     };
     const std::uint32_t whole_cells = std::min(kWindowCells, left / kCellUnits);

@@ -4,41 +4,19 @@
 // it waits for, so this costs little more than comparing. Only where something changed is the rest of the time, within
 // the eight units, added up: from the classes, for many changes at once.
 
-// Adds the three looked-up bytes of the rates of each eight classes; a class of 128 or more counts as nothing.
-struct RateSums {
-  HWY_INLINE explicit RateSums(const ExpandedTables& tables)
-      : low(hn::LoadDup128(kBytes, tables.rate_bytes[0].data())),
-        middle(hn::LoadDup128(kBytes, tables.rate_bytes[1].data())),
-        high(hn::LoadDup128(kBytes, tables.rate_bytes[2].data())) {}
-
-  HWY_INLINE hn::Vec<hn::ScalableTag<std::uint64_t>> Of(Bytes classes) const {
-    const auto sum0 = hn::SumsOf8(hn::TableLookupBytesOr0(low, classes));
-    const auto sum1 = hn::SumsOf8(hn::TableLookupBytesOr0(middle, classes));
-    const auto sum2 = hn::SumsOf8(hn::TableLookupBytesOr0(high, classes));
-    return hn::Add(sum0, hn::Add(hn::ShiftLeft<8>(sum1), hn::ShiftLeft<16>(sum2)));
-  }
-
-  Bytes low;
-  Bytes middle;
-  Bytes high;
-};
-
 // Appends i + the place of each bit of the mask.
 HWY_INLINE std::uint16_t* AppendPlaces(std::uint64_t mask, std::uint32_t i, std::uint16_t* out) {
   std::uint16_t* const end = out + std::popcount(mask);
   // Four are written whether they are there or not: few blocks have more, and a branch on the number would be
   // mispredicted about once a block. The room allows for it.
-  std::uint64_t four = 0;
-  for (int k = 0; k < 64; k += 16) {
-    four |= std::uint64_t{LowestBit(mask)} << k;
-    mask &= mask - 1;
-  }
-  StoreU64(reinterpret_cast<std::uint8_t*>(out), four + i * std::uint64_t{0x0001000100010001});
-  out += 4;
-  while (mask != 0) {
+  for (int k = 0; k < 4; ++k) {
     *out++ = static_cast<std::uint16_t>(i + LowestBit(mask));
     mask &= mask - 1;
   }
+  while (mask != 0) [[unlikely]] {
+      *out++ = static_cast<std::uint16_t>(i + LowestBit(mask));
+      mask &= mask - 1;
+    }
   return end;
 }
 
@@ -93,18 +71,48 @@ ScanResult ScanUniform(const ScanChunk& chunk, const ExpandedTables& tables, con
   return {count, chunk.time + std::uint64_t{rate} * chunk.count};
 }
 
-template <typename Unit>
+// The sum of many vectors of sums of blocks, which have 27 bits each.
+class ChunkTotal {
+ public:
+  HWY_INLINE ChunkTotal() : sum_(hn::Zero(kWords)), long_sum_(hn::Zero(kLongs)) {}
+  HWY_INLINE void Add(Words sums) {
+    if constexpr (kFits) {
+      sum_ = hn::Add(sum_, sums);
+    } else {
+      const auto even = hn::And(hn::BitCast(kLongs, sums), hn::Set(kLongs, 0xffffffff));
+      long_sum_ = hn::Add(long_sum_, hn::Add(even, hn::ShiftRight<32>(hn::BitCast(kLongs, sums))));
+    }
+  }
+  [[nodiscard]] HWY_INLINE std::uint64_t Sum() const {
+    HWY_ALIGN std::uint32_t words[kWordLanes];
+    HWY_ALIGN std::uint64_t longs[kLongLanes];
+    hn::Store(sum_, kWords, words);
+    hn::Store(long_sum_, kLongs, longs);
+    std::uint64_t sum = 0;
+    for (const std::uint32_t part : words) sum += part;
+    for (const std::uint64_t part : longs) sum += part;
+    return sum;
+  }
+
+ private:
+  // With long vectors a chunk has so few that 32 bits hold the sum of a lane.
+  static constexpr bool kFits = kChunkUnits / kSumUnits <= 32;
+  Words sum_;
+  Longs long_sum_;
+};
+
+template <typename Unit, bool kShort>
 ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::uint32_t* tile_times,
                      const FoundChanges& found) {
-  if (tables.uniform) return ScanUniform<Unit>(chunk, tables, found);
-  constexpr std::uint32_t kStep = hn::MaxLanes(hn::ScalableTag<std::uint8_t>());
-  constexpr std::uint32_t kAtOnce = std::max<std::uint32_t>(64, 2 * kStep);
-  const RateSums rate_sums(tables);
-  const auto lowest = hn::Set(kBytes, tables.rule.lowest);
-  const auto last_class = hn::Set(kBytes, std::uint8_t{kClassCount - 1});
+  constexpr std::uint32_t kAtOnce = std::max<std::uint32_t>(64, kSumUnits);
+  const RateSums<Unit, kShort> rate_sums(tables.rate_bytes, tables.rule);
+  const RunningSum running_sum;
   const int shift = tables.rule.shift;
   const std::uint8_t mask = tables.rule.FieldMask();
-  std::uint32_t* const times = tile_times + chunk.first_unit / kTimeBlock;
+  std::uint32_t* const HWY_RESTRICT times = tile_times + chunk.first_unit / kTimeBlock;
+  const std::uint8_t* const old_units = chunk.old_units;
+  const std::uint8_t* const new_units = chunk.new_units;
+  const std::uint32_t count = chunk.count;
   // Places within the chunk, and the classes of its units.
   std::array<std::uint16_t, kChunkUnits + kScanRoom> places;
   HWY_ALIGN std::array<std::uint8_t, kChunkUnits> classes;
@@ -113,45 +121,39 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
   const auto start = static_cast<std::uint32_t>(chunk.time);
   times[0] = start;
   Words time = hn::Set(kWords, start);
-  auto total = hn::Zero(kLongs);
-  const auto last_lane = hn::IndicesFromVec(kWords, hn::Set(kWords, std::uint32_t{kWordLanes - 1}));
-  const auto sums_of = [&](std::uint32_t i) {
-    const auto fields = Fields<Unit>(chunk.old_units + i * sizeof(Unit), shift, mask);
-    const auto unit_classes = hn::Min(hn::SaturatedSub(fields, lowest), last_class);
-    hn::Store(unit_classes, kBytes, classes.data() + i);
-    return rate_sums.Of(unit_classes);
-  };
+  ChunkTotal total;
   std::uint32_t i = 0;
-  for (; i + kAtOnce <= chunk.count; i += kAtOnce) {
-    PrefetchBoth(chunk.old_units + i * sizeof(Unit), chunk.new_units + i * sizeof(Unit), kAtOnce * sizeof(Unit));
-    for (std::uint32_t j = i; j < i + kAtOnce; j += 2 * kStep) {
-      const auto first = sums_of(j);
-      const auto second = sums_of(j + kStep);
-      total = hn::Add(total, hn::Add(first, second));
-      // The sum of a block of eight fits 32 bits.
-      const auto sums = hn::ConcatEven(kWords, hn::BitCast(kWords, second), hn::BitCast(kWords, first));
-      time = hn::Add(RunningSums(sums), time);
-      hn::StoreU(time, kWords, times + j / kTimeBlock + 1);
-      time = hn::TableLookupLanes(time, last_lane);
+  for (; i + kAtOnce <= count; i += kAtOnce) {
+    const std::uint8_t* const old_at = old_units + i * sizeof(Unit);
+    const std::uint8_t* const new_at = new_units + i * sizeof(Unit);
+    PrefetchBoth(old_at, new_at, kAtOnce * sizeof(Unit));
+    for (std::uint32_t j = 0; j < kAtOnce; j += kSumUnits) {
+      const auto first_classes = rate_sums.Classes(old_at + j * sizeof(Unit));
+      const auto second_classes = rate_sums.Classes(old_at + (j + kClassStep) * sizeof(Unit));
+      hn::Store(first_classes, kBytes, classes.data() + i + j);
+      hn::Store(second_classes, kBytes, classes.data() + i + j + kClassStep);
+      const Words sums = rate_sums.OfBlocks(first_classes, second_classes);
+      total.Add(sums);
+      const Words running = running_sum.Of(sums);
+      hn::StoreU(hn::Add(running, time), kWords, times + (i + j) / kTimeBlock + 1);
+      time = hn::Add(time, running_sum.Last(running));
     }
-    for (std::uint32_t j = i; j < i + kAtOnce; j += 64) {
-      end = AppendPlaces(ChangedMask<Unit>(chunk.old_units + j * sizeof(Unit), chunk.new_units + j * sizeof(Unit)), j,
-                         end);
+    for (std::uint32_t j = 0; j < kAtOnce; j += 64) {
+      end = AppendPlaces(ChangedMask<Unit>(old_at + j * sizeof(Unit), new_at + j * sizeof(Unit)), i + j, end);
     }
   }
   ScanResult result{0, chunk.time};
-  HWY_ALIGN std::uint64_t totals[hn::MaxLanes(hn::ScalableTag<std::uint64_t>())];
-  hn::Store(total, kLongs, totals);
-  for (const std::uint64_t part : totals) result.time += part;
-  for (; i < chunk.count; ++i) {
-    const Unit unit = LoadUnit<Unit>(chunk.old_units, i);
-    classes[i] = tables.class_of_field[static_cast<std::uint32_t>(unit >> shift) & mask];
+  result.time += total.Sum();
+  for (; i < count; ++i) {
+    const Unit unit = LoadUnit<Unit>(old_units, i);
+    const std::uint8_t unit_class = tables.class_of_field[static_cast<std::uint32_t>(unit >> shift) & mask];
+    classes[rate_sums.Begin(i / kTimeBlock) + i % kTimeBlock] = rate_sums.ByteOf(unit_class);
     if (i % kTimeBlock == 0) times[i / kTimeBlock] = static_cast<std::uint32_t>(result.time);
-    result.time += tables.rates[classes[i]];
+    result.time += tables.rates[unit_class];
     *end = static_cast<std::uint16_t>(i);
-    end += unit != LoadUnit<Unit>(chunk.new_units, i);
+    end += unit != LoadUnit<Unit>(new_units, i);
   }
-  times[(chunk.count + kTimeBlock - 1) / kTimeBlock] = static_cast<std::uint32_t>(result.time);
+  times[(count + kTimeBlock - 1) / kTimeBlock] = static_cast<std::uint32_t>(result.time);
   result.found = static_cast<std::uint32_t>(end - places.data());
 
   // What belongs to a change is taken along while it is at hand, in the caches.
@@ -161,7 +163,7 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
   for (std::uint32_t k = 0; k < result.found; ++k) {
     const std::uint32_t block = places[k] / kTimeBlock;
     begins[k] = times[block];
-    std::memcpy(&block_classes[k], classes.data() + block * kTimeBlock, sizeof(block_classes[k]));
+    std::memcpy(&block_classes[k], classes.data() + rate_sums.Begin(block), sizeof(block_classes[k]));
   }
   constexpr std::size_t kHalf = kWordLanes / 2;
   const hn::Rebind<std::uint32_t, hn::ScalableTag<std::uint64_t>> half_words;
@@ -180,5 +182,11 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
 
 ScanResult Scan(const ScanChunk& chunk, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,
                 const FoundChanges& found) {
-  return WithUnit(unit_bytes, [&]<typename Unit>() { return ScanUnits<Unit>(chunk, tables, times, found); });
+  return WithUnit(unit_bytes, [&]<typename Unit>() {
+    if (tables.uniform) return ScanUniform<Unit>(chunk, tables, found);
+    if constexpr (kHasShortWay && sizeof(Unit) == 2) {
+      if (HasShortFields(tables.rule)) return ScanUnits<Unit, true>(chunk, tables, times, found);
+    }
+    return ScanUnits<Unit, false>(chunk, tables, times, found);
+  });
 }

@@ -26,7 +26,11 @@ HWY_INLINE std::uint64_t MaskBits(Tag tag, Mask mask) {
 // std::countr_zero asks first whether there is a bit, and the compiler makes a branch of it. Here any answer will do
 // then.
 HWY_INLINE std::uint32_t LowestBit(std::uint64_t mask) {
+#if WW_AVX512 || HWY_TARGET == HWY_AVX2
+  return static_cast<std::uint32_t>(_tzcnt_u64(mask));  // 64 if there is none
+#else
   return static_cast<std::uint32_t>(__builtin_ctzll(mask | (std::uint64_t{1} << 63)));
+#endif
 }
 
 // Running sums over the lanes of a vector: within blocks of four lanes by shifts, then each block's last to the blocks

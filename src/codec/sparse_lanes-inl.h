@@ -403,8 +403,16 @@ class LaneDecoder {
     LaneWindow& window = g.window[l];
     const SparseTile& tile = *g.tile[l];
     const std::uint32_t first = window.first_unit + window.unit_count;
-    window.template Sum<Unit>(tile.base + std::size_t{first} * sizeof(Unit), first, tile.unit_count - first, g.rates,
-                              g.tables->rule, g.cell_lasts[0].data() + l);
+    constexpr bool kMayBeShort = kHasShortWay && sizeof(Unit) == 2;
+    const auto sum = [&]<bool kShort>(std::bool_constant<kShort>) HWY_ATTR {
+      window.template Sum<Unit, kShort>(tile.base + std::size_t{first} * sizeof(Unit), first, tile.unit_count - first,
+                                        g.rates, g.tables->rule, g.cell_lasts[0].data() + l);
+    };
+    if (kMayBeShort && HasShortFields(g.tables->rule)) {
+      sum(std::bool_constant<kMayBeShort>());
+    } else {
+      sum(std::false_type());
+    }
     g.sum[l] = window.sum;
     g.first_unit[l] = first;
   }

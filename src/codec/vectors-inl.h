@@ -15,7 +15,7 @@ HWY_INLINE std::uint64_t ChangedMask(const std::uint8_t* old_units, const std::u
   const auto differ = [&](std::size_t i) HWY_ATTR {
     return hn::Ne(LoadUnits<Unit>(old_units + i * sizeof(Unit)), LoadUnits<Unit>(new_units + i * sizeof(Unit)));
   };
-#if HWY_TARGET == HWY_AVX3
+#if WW_AVX512
   // Two masks of the most common size become one where they are.
   if constexpr (sizeof(Unit) == 2) return _mm512_kunpackd(differ(kLanes).raw, differ(0).raw);
 #endif
@@ -66,7 +66,7 @@ static_assert(kLanes % kWordLanes == 0 && kWordLanes >= 4);
 
 // table[index mod 16] of every lane.
 HWY_INLINE Words LookUpSixteen(const std::uint32_t* table, Words index) {
-#if HWY_TARGET == HWY_AVX3
+#if WW_AVX512
   return Words{_mm512_permutexvar_epi32(index.raw, hn::LoadU(kWords, table).raw)};
 #elif HWY_MAX_BYTES >= 32
   const auto within = hn::IndicesFromVec(kWords, hn::And(index, hn::Set(kWords, 7)));
@@ -132,3 +132,213 @@ HWY_INLINE Words WaitingOf(Words t) {
   const auto fall = MultiplyShift<kPieceBits>(LookUpEight(kLaneTables.drop, piece), within);
   return (LookUpEight(kLaneTables.knot, piece) - fall) >> hn::ShiftRight<kOctaveBits>(t);
 }
+
+// --- rates of many units ---
+
+// Keeps the compiler from making a constant anew wherever it is used, inside of loops.
+template <typename Vec>
+HWY_INLINE Vec Kept(Vec v) {
+#if WW_AVX512
+  asm("" : "+v"(v.raw));  // NOLINT(hicpp-no-assembler)
+#elif HWY_TARGET == HWY_AVX2
+  asm("" : "+x"(v.raw));  // NOLINT(hicpp-no-assembler)
+#endif
+  return v;
+}
+
+// What one vector of sums is made of.
+constexpr std::uint32_t kClassStep = hn::MaxLanes(hn::ScalableTag<std::uint8_t>());
+constexpr std::uint32_t kSumUnits = 2 * kClassStep;
+constexpr std::uint32_t kSumBlocks = kSumUnits / kTimeBlock;
+static_assert(kSumBlocks == kWordLanes);
+
+// Where bytes can be taken from anywhere in two vectors, there is a shorter way for bf16: if the fields of units of two
+// bytes are its exponents, and the classes among them end below 128.
+constexpr bool kHasShortWay = HWY_TARGET == HWY_AVX3_DL;
+inline bool HasShortFields(const ClassRule& rule) {
+  return rule.shift == 7 && rule.bits == 8 && rule.lowest + kClassCount <= 128;
+}
+
+#if HWY_TARGET == HWY_AVX3_DL
+constexpr std::array<std::uint8_t, 64> MakeOddBytes() {
+  std::array<std::uint8_t, 64> bytes{};
+  for (std::uint8_t k = 0; k < 64; ++k) bytes[k] = static_cast<std::uint8_t>(2 * k + 1);
+  return bytes;
+}
+// For each plane: bytes 0 and 1 of a sum to bytes `plane` and `plane` + 1 of a number; its byte 2 is always 0.
+constexpr std::array<std::array<std::uint8_t, 64>, 3> MakeJoin() {
+  std::array<std::array<std::uint8_t, 64>, 3> join{};
+  for (std::size_t plane = 0; plane < 3; ++plane) {
+    for (std::size_t k = 0; k < 64; ++k) {
+      const std::size_t byte = k % 4 - plane;
+      join[plane][k] = static_cast<std::uint8_t>(k / 4 * 8 + (byte < 2 ? byte : 2));
+    }
+  }
+  return join;
+}
+HWY_ALIGN constexpr std::array<std::uint8_t, 64> kOddBytes = MakeOddBytes();
+HWY_ALIGN constexpr std::array<std::array<std::uint8_t, 64>, 3> kJoin = MakeJoin();
+#endif
+
+// Sums of the rates of blocks of eight units. A rate has three bytes: each is looked up among the 16 classes, and the
+// sum-of-eight instruction adds them. kShort: HasShortFields, and kHasShortWay.
+template <typename Unit, bool kShort>
+class RateSums {
+ public:
+  using Planes = std::array<std::array<std::uint8_t, kClassCount>, 3>;
+
+  // `planes` are the bytes of the rates, lowest first.
+  HWY_INLINE RateSums(const Planes& planes, const ClassRule& rule)
+      : low_(Plane(planes[0], rule)),
+        middle_(Plane(planes[1], rule)),
+        high_(Plane(planes[2], rule)),
+        lowest_(Kept(hn::Set(kBytes, rule.lowest))),
+        last_(Kept(hn::Set(kBytes, static_cast<std::uint8_t>(First(rule) + kClassCount - 1)))),
+        first_(First(rule)),
+        shift_(rule.shift),
+        mask_(rule.FieldMask()) {}
+
+  // The classes of the next kClassStep units, a byte each (ByteOf).
+  HWY_INLINE Bytes Classes(const std::uint8_t* units) const {
+#if HWY_TARGET == HWY_AVX3_DL
+    if constexpr (kShort) {
+      // Twice the unit has the exponent in its upper byte.
+      const auto upper = [&](const std::uint8_t* from) HWY_ATTR {
+        const auto loaded = LoadUnits<Unit>(from);
+        return hn::Add(loaded, loaded);
+      };
+      const Bytes fields{_mm512_permutex2var_epi8(upper(units).raw, Kept(hn::Load(kBytes, kOddBytes.data())).raw,
+                                                  upper(units + kClassStep).raw)};
+      return hn::Min(hn::Max(fields, lowest_), last_);
+    }
+#endif
+    return hn::Min(hn::SaturatedSub(FieldsOf(units), lowest_), last_);
+  }
+  // How Classes would give a class, and where the classes of a block begin among those of many vectors.
+  [[nodiscard]] HWY_INLINE std::uint8_t ByteOf(std::uint8_t unit_class) const {
+    return static_cast<std::uint8_t>(first_ + unit_class);
+  }
+  static HWY_INLINE std::uint32_t Begin(std::uint32_t block) {
+    if constexpr (kMixed) {
+      // The two halves of a vector's blocks in turn.
+      constexpr std::uint32_t kBlocks = kClassStep / kTimeBlock;
+      const std::uint32_t within = block % kBlocks;
+      block = block - within + (2 * within + within / (kBlocks / 2)) % kBlocks;
+    }
+    return block * kTimeBlock;
+  }
+
+  // Sums of each eight; a byte of 128 or more counts as nothing.
+  HWY_INLINE Longs Of(Bytes classes) const {
+    const auto middle = hn::ShiftLeft<8>(Sums(middle_, classes));
+    const auto high = hn::ShiftLeft<16>(Sums(high_, classes));
+    return hn::Add(Sums(low_, classes), hn::Add(middle, high));
+  }
+
+  // The same of two vectors from Classes, a block a lane, in order. A sum has 27 bits in a lane of 64.
+  HWY_INLINE Words OfBlocks(Bytes first, Bytes second) const {
+#if HWY_TARGET == HWY_AVX3_DL
+    // Each sum's two bytes to where they count.
+    const auto join = [&](Bytes plane, const std::array<std::uint8_t, 64>& bytes) HWY_ATTR {
+      return Words{_mm512_permutex2var_epi8(Sums(plane, first).raw, Kept(hn::Load(kBytes, bytes.data())).raw,
+                                            Sums(plane, second).raw)};
+    };
+    return hn::Add(join(low_, kJoin[0]), hn::Add(join(middle_, kJoin[1]), join(high_, kJoin[2])));
+#elif HWY_TARGET == HWY_AVX3
+    HWY_ALIGN static constexpr std::uint32_t kOrder[16] = {0, 4, 8, 12, 2, 6, 10, 14, 16, 20, 24, 28, 18, 22, 26, 30};
+    HWY_ALIGN static constexpr std::uint32_t kPlainOrder[16] = {0,  2,  4,  6,  8,  10, 12, 14,
+                                                                16, 18, 20, 22, 24, 26, 28, 30};
+    const auto order = hn::Load(kWords, kMixed ? kOrder : kPlainOrder);
+    return Words{_mm512_permutex2var_epi32(Of(first).raw, order.raw, Of(second).raw)};
+#elif HWY_TARGET == HWY_AVX2
+    HWY_ALIGN static constexpr std::uint32_t kOrder[8] = {0, 4, 2, 6, 1, 5, 3, 7};
+    HWY_ALIGN static constexpr std::uint32_t kPlainOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+    const auto both = hn::BitCast(kWords, hn::Or(Of(first), hn::ShiftLeft<32>(Of(second))));
+    return hn::TableLookupLanes(both, hn::SetTableIndices(kWords, kMixed ? kOrder : kPlainOrder));
+#else
+    return hn::ConcatEven(kWords, hn::BitCast(kWords, Of(second)), hn::BitCast(kWords, Of(first)));
+#endif
+  }
+  HWY_INLINE Words OfBlocks(const std::uint8_t* units) const {
+    return OfBlocks(Classes(units), Classes(units + kClassStep * sizeof(Unit)));
+  }
+
+ private:
+  // Units of two bytes come out of Classes with their blocks in another order, where that is faster.
+  static constexpr bool kMixed = sizeof(Unit) == 2 && (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2);
+
+  static std::uint8_t First(const ClassRule& rule) { return kShort ? rule.lowest : 0; }
+  // A lookup looks at four bits, so that classes may begin anywhere, if the table is turned.
+  static HWY_INLINE Bytes Plane(const std::array<std::uint8_t, kClassCount>& plane, const ClassRule& rule) {
+    const auto table = hn::LoadDup128(kBytes, plane.data());
+    if constexpr (!kShort) return Kept(table);
+    const auto place = hn::Sub(hn::Iota(kBytes, 0), hn::Set(kBytes, rule.lowest));
+    return Kept(hn::TableLookupBytes(table, hn::And(place, hn::Set(kBytes, std::uint8_t{kClassCount - 1}))));
+  }
+
+  static HWY_INLINE Longs Sums(Bytes plane, Bytes classes) {
+    return hn::SumsOf8(hn::TableLookupBytesOr0(plane, classes));
+  }
+
+  HWY_INLINE Bytes FieldsOf(const std::uint8_t* units) const {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+    if constexpr (kMixed) {
+      const hn::ScalableTag<std::uint16_t> shorts;
+      const auto field = [&](std::size_t k) HWY_ATTR {
+        return hn::And(hn::ShiftRightSame(LoadUnits<Unit>(units + k * kClassStep), shift_),
+                       hn::Set(shorts, std::uint16_t{mask_}));
+      };
+#if HWY_TARGET == HWY_AVX3
+      return Bytes{_mm512_packus_epi16(field(0).raw, field(1).raw)};
+#else
+      return Bytes{_mm256_packus_epi16(field(0).raw, field(1).raw)};
+#endif
+    }
+#endif
+    return Fields<Unit>(units, shift_, mask_);
+  }
+
+  Bytes low_;
+  Bytes middle_;
+  Bytes high_;
+  Bytes lowest_;
+  Bytes last_;
+  std::uint8_t first_;
+  int shift_;
+  std::uint8_t mask_;
+};
+
+// RunningSums() and the last lane of it, with constants that are made once.
+class RunningSum {
+ public:
+#if WW_AVX512
+  HWY_INLINE RunningSum()
+      : within_half_(Kept(hn::Load(kWords, kWithinHalf))),
+        last_of_half_(Kept(hn::Set(kWords, 7))),
+        last_(Kept(hn::Set(kWords, 15))) {}
+  HWY_INLINE Words Of(Words v) const {
+    v = hn::Add(v, hn::ShiftLeftLanes<1>(kWords, v));
+    v = hn::Add(v, hn::ShiftLeftLanes<2>(kWords, v));
+    // The last lane of four to the four after it; then that of eight.
+    v = Words{_mm512_add_epi32(v.raw, _mm512_maskz_permutexvar_epi32(0xf0f0, within_half_.raw, v.raw))};
+    return Words{_mm512_add_epi32(v.raw, _mm512_maskz_permutexvar_epi32(0xff00, last_of_half_.raw, v.raw))};
+  }
+  HWY_INLINE Words Last(Words sums) const { return Words{_mm512_permutexvar_epi32(last_.raw, sums.raw)}; }
+
+ private:
+  HWY_ALIGN static constexpr std::uint32_t kWithinHalf[16] = {0, 0, 0, 0, 3, 3, 3, 3, 8, 8, 8, 8, 11, 11, 11, 11};
+  Words within_half_;
+  Words last_of_half_;
+  Words last_;
+#else
+  HWY_INLINE RunningSum() {}  // NOLINT(modernize-use-equals-default): the compiler's own would not be for this target
+  HWY_INLINE Words Of(Words v) const { return RunningSums(v); }
+  HWY_INLINE Words Last(Words sums) const {
+#if HWY_MAX_BYTES >= 32
+    return hn::TableLookupLanes(sums, hn::IndicesFromVec(kWords, hn::Set(kWords, kWordLanes - 1)));
+#else
+    return hn::Broadcast<kWordLanes - 1>(sums);
+#endif
+  }
+#endif
+};
