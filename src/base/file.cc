@@ -119,6 +119,11 @@ Status File::Resize(std::uint64_t size_bytes) const {
   return Ok();
 }
 
+void File::BeginSync(std::uint64_t offset, std::uint64_t size_bytes) const {
+  (void)::sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(size_bytes),
+                          SYNC_FILE_RANGE_WRITE);
+}
+
 Status File::Sync() const {
   if (::fsync(descriptor_) != 0) return SystemError("flush to disk", path_, errno);
   return Ok();

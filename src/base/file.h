@@ -42,6 +42,8 @@ class File {
   Status WriteAt(std::uint64_t offset, std::span<const std::uint8_t> bytes) const;
   // Cuts the file, or lets it grow by zeros.
   Status Resize(std::uint64_t size_bytes) const;
+  // A hint: these bytes are to go to the disk now, and nobody waits for them.
+  void BeginSync(std::uint64_t offset, std::uint64_t size_bytes) const;
   // Returns once the data is on the disk.
   Status Sync() const;
 

@@ -63,6 +63,11 @@ class RealNewFile final : public NewFile {
   Status Append(std::span<const std::uint8_t> bytes) override {
     WW_RETURN_IF_ERROR(file_.WriteAt(end_, bytes));
     end_ += bytes.size();
+    // The disk begins with what is there, so that a sync at the end does not have to wait for all of it.
+    if (end_ - begun_ >= kWriteBehindBytes) {
+      file_.BeginSync(begun_, end_ - begun_);
+      begun_ = end_;
+    }
     return Ok();
   }
   Status WriteAt(std::uint64_t offset, std::span<const std::uint8_t> bytes) override {
@@ -72,8 +77,11 @@ class RealNewFile final : public NewFile {
   Status Sync() override { return file_.Sync(); }
 
  private:
+  static constexpr std::uint64_t kWriteBehindBytes = std::uint64_t{8} << 20;
+
   File file_;
   std::uint64_t end_ = 0;
+  std::uint64_t begun_ = 0;  // the disk was told of what is before this
 };
 
 class RealLock final : public FileLock {

@@ -4,17 +4,20 @@
 // the change has reached the files, the new state can be completed or the old one restored. It is written whole and
 // under its own name before the first byte of the weights changes, and stays until all of them are on the disk.
 //
-//   "WWJRNL02"
+//   "WWJRNL03"
 //   state before, state after           32 bytes each
 //   note                                varint length, bytes: the caller's own
 //   digests                             varint count; the tensors' digests before, then after, 16 bytes each
 //   files                               varint count; for each: varint length, name, varint size
 //   blocks                              varint size, then as many bytes, until a size of 0:
 //       varint file, byte width of a unit, varint place of the tensor in the file, varint first unit, varint changes,
-//       then each change: varint gap from the end of the one before (the first: from the first unit), old, new
-//   hash                                SHA-256 of everything before
+//       a byte for each change: the gap from the end of the one before (the first: from the first unit), at most 255,
+//       the old units, the new units, and for each 255 a varint: what is missing from that gap
+//   digest                              of everything before, as a tensor's bytes have one (codec/digest.h)
 //
-// A unit (codec/units.h) takes one gap, of mostly one byte, and twice its width.
+// So a unit (codec/units.h) takes one gap, of mostly one byte, and twice its width; and the lists of a staged change
+// are copied as they are. Writing it is in the way of every change, which is why it has a digest and no SHA-256: it is
+// to find what a crash or a disk has damaged, and nobody else's.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +32,7 @@
 #include "base/sha256.h"
 #include "base/threads.h"
 #include "codec/digest.h"
+#include "codec/kernels.h"
 #include "codec/staged_change.h"
 #include "tensor/checkpoint.h"
 
@@ -46,7 +50,6 @@ struct TensorPlace {
 // All places of the layout's tensors in the files, in their order. kMismatch for a name the layout does not have.
 Result<std::vector<TensorPlace>> PlacesIn(std::span<const CheckpointFile> files, const Layout& layout);
 
-// Writes the journal of a change under its name, replacing what has that name, and returns once it is on the disk.
 struct JournalRequest {
   const StagedChange* change = nullptr;
   std::string note;
@@ -58,15 +61,13 @@ struct JournalRequest {
   bool check_held = false;
 };
 
-// What a test can switch off.
-struct JournalFaults {
-  bool no_sync = false;  // named without being synced
-};
+// Writes the journal of a change into a file of that name, in place of what has it, and returns the file as it is: not
+// synced yet. After an error there is none. What makes it count is the caller's: to sync it, and then to give it the
+// name by which it is looked for.
+Result<std::unique_ptr<NewFile>> WriteJournal(FileSystem& files, const FileSystem::Path& path,
+                                              const JournalRequest& request, const Kernels& kernels, ThreadPool& pool);
 
-Status WriteJournal(FileSystem& files, const FileSystem::Path& path, const JournalRequest& request, ThreadPool& pool,
-                    const JournalFaults& faults = {});
-
-// A complete journal, its hash checked. Immutable.
+// A complete journal, its digest checked. Immutable.
 class Journal {
  public:
   struct ChangedFile {
@@ -76,7 +77,7 @@ class Journal {
   enum class Direction : std::uint8_t { kForward, kBack };
 
   // kNotFound when there is none, kCorrupt when it is damaged.
-  static Result<Journal> Open(FileSystem& files, const FileSystem::Path& path);
+  static Result<Journal> Open(FileSystem& files, const FileSystem::Path& path, const Kernels& kernels);
 
   [[nodiscard]] const Sha256Digest& state_before() const { return state_before_; }
   [[nodiscard]] const Sha256Digest& state_after() const { return state_after_; }
@@ -103,11 +104,11 @@ class Journal {
     std::uint64_t offset = 0;  // of the tensor in the file
     std::uint64_t first_unit = 0;
     std::uint64_t changes = 0;
-    std::span<const std::uint8_t> coded;
+    std::span<const std::uint8_t> coded;  // gaps and units
   };
 
   Journal() = default;
-  Status Parse();
+  Status Parse(const Kernels& kernels);
   Result<Block> ParseBlock(std::span<const std::uint8_t> body) const;
 
   std::unique_ptr<FileMap> map_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <utility>
 
@@ -24,6 +25,11 @@ namespace {
 using Path = FileSystem::Path;
 
 constexpr std::string_view kJournalFile = "journal";
+// What a change needs on the disk, before it takes its place: its journal, and the states while and after it is
+// written.
+constexpr std::string_view kNextJournalFile = "journal.next";
+constexpr std::string_view kWritingStateFile = "state.writing.json";
+constexpr std::string_view kWrittenStateFile = "state.written.json";
 constexpr std::string_view kIncoming = "incoming";
 constexpr std::string_view kReplacementFile = "replacement";
 constexpr std::string_view kFilesFile = "files.json";
@@ -152,6 +158,7 @@ class MirrorInPlace final : public Mirror {
   Status Finish();
   Status FinishByFiles();
   Status FinishByJournal(const Held& target);
+  Status FinishNotBegun();
   void Damage(const Error& why) {
     damage_ = LoadAnew(directory_, why.message());
     held_.reset();
@@ -167,6 +174,9 @@ class MirrorInPlace final : public Mirror {
   Status OpenUpdates();
   Status WriteChange(const StagedChange& change);
   Status ApplyByJournal(const StagedChange& change, const Held& after);
+  Status Prepare(const StagedChange& change, const ChangeNote& note, const MirrorState& writing,
+                 const MirrorState& written);
+  Result<std::unique_ptr<NewFile>> WriteState(std::string_view name, const MirrorState& state);
   Status ApplyByFiles(const StagedChange& change, const Held& after);
   Result<Ready> RewriteFiles(const StagedChange& change, const Held& after);
   Status RewriteFile(const PlannedFile& file, const StateView& after);
@@ -193,7 +203,7 @@ class MirrorInPlace final : public Mirror {
   std::optional<MirrorContent> content_;             // if held()
   std::vector<std::unique_ptr<UpdateMap>> updates_;  // of the content's files, once they are needed
   std::optional<ChangeNote> undo_;                   // of the journal, if it can be taken back
-  // The journal of the change that leads from what is held to this is on the disk, and nothing else has happened.
+  // What the change that leads from what is held to this needs lies ready on the disk, and nothing else has happened.
   std::optional<Held> journaled_;
   std::optional<Ready> ready_;
   std::uint64_t loads_ = 0;  // begun so far: incoming/ belongs to the last one
@@ -283,17 +293,14 @@ Status MirrorInPlace::FinishByFiles() {
 }
 
 Status MirrorInPlace::FinishByJournal(const Held& target) {
-  auto journal = Journal::Open(files_, own_ / kJournalFile);
-  if (!journal.ok()) {
-    if (journal.error().code() == ErrorCode::kIo) return journal.error();
+  auto journal = Journal::Open(files_, own_ / kJournalFile, kernels_);
+  if (!journal.ok() && journal.error().code() == ErrorCode::kIo) return journal.error();
+  if (!journal.ok() && journal.error().code() != ErrorCode::kNotFound) {
     Damage(journal.error());
     return Ok();
   }
-  const bool forward = journal.value().state_after() == target.state;
-  if (!forward && journal.value().state_before() != target.state) {
-    Damage({ErrorCode::kCorrupt, "the journal belongs to another update"});
-    return Ok();
-  }
+  const bool forward = journal.ok() && journal.value().state_after() == target.state;
+  if (!forward && (!journal.ok() || journal.value().state_before() != target.state)) return FinishNotBegun();
   WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
   std::vector<std::unique_ptr<UpdateMap>> maps;
   for (std::size_t i = 0; i < journal.value().files().size(); ++i) {
@@ -324,6 +331,28 @@ Status MirrorInPlace::FinishByJournal(const Held& target) {
   WW_RETURN_IF_ERROR(WriteDigests(files_, own_ / DigestFile(target.state),
                                   forward ? journal.value().digests_after() : journal.value().digests_before()));
   return Save({target, std::nullopt, std::nullopt});
+}
+
+// The state says that a change is being written by its journal, and the journal is not that change's. Then a crash has
+// kept the one name and not the other, which was before the first weight changed; or somebody has removed the journal.
+// The digest of the files tells.
+Status MirrorInPlace::FinishNotBegun() {
+  if (!state_.writing.has_value() || !state_.held.has_value()) {
+    Damage({ErrorCode::kCorrupt, "the journal of its last update is missing"});
+    return Ok();
+  }
+  auto layout = ReadLayout(state_.held->layout);
+  if (!layout.ok() && layout.error().code() == ErrorCode::kIo) return layout.error();
+  if (layout.ok()) {
+    const auto content = MirrorContent::Open(files_, directory_, layout.value());
+    if (!content.ok() && content.error().code() == ErrorCode::kIo) return content.error();
+    if (content.ok() &&
+        StateDigest(*layout.value(), content.value().DigestInFull(kernels_, pool_)) == state_.held->state) {
+      return Save({state_.held, std::nullopt, std::nullopt});
+    }
+  }
+  Damage({ErrorCode::kCorrupt, "its last update was cut off, and the journal of that is missing"});
+  return Ok();
 }
 
 Status MirrorInPlace::OpenContent(bool check) {
@@ -367,7 +396,7 @@ Result<std::shared_ptr<const Layout>> MirrorInPlace::ReadLayout(const Sha256Dige
 }
 
 std::optional<ChangeNote> MirrorInPlace::ReadUndo() {
-  const auto journal = Journal::Open(files_, own_ / kJournalFile);
+  const auto journal = Journal::Open(files_, own_ / kJournalFile, kernels_);
   if (!journal.ok()) return std::nullopt;
   auto note = ParseNote(journal.value().note());
   if (!note.ok() || !(state_.held == note.value().after)) return std::nullopt;
@@ -473,35 +502,66 @@ Status MirrorInPlace::Apply(const std::shared_ptr<const StagedChange>& change, c
 Status MirrorInPlace::ApplyByJournal(const StagedChange& change, const Held& after) {
   // The journal of a change is all there is to repair it with, so it stays until the change is on the disk.
   WW_RETURN_IF_ERROR(Settle());
+  const Held before = *state_.held;
+  const MirrorState writing{before, MirrorState::Writing{after, MirrorState::By::kJournal}, std::nullopt};
+  const MirrorState written{after, std::nullopt, files_.BootId()};
   if (!(journaled_ == after)) {
     journaled_.reset();
-    undo_.reset();
-    JournalRequest request;
-    request.change = &change;
-    request.note = ToJson(ChangeNote{*state_.held, after});
-    request.files = content_->checkpoint().files();
-    request.places = content_->places();
-    request.held = content_->tensors();
-    WW_RETURN_IF_ERROR(WriteJournal(files_, own_ / kJournalFile, request, pool_,
-                                    {.no_sync = faults_.apply_before_journal_is_durable}));
+    WW_RETURN_IF_ERROR(Prepare(change, ChangeNote{before, after}, writing, written));
     journaled_ = after;
   }
   WW_RETURN_IF_ERROR(OpenUpdates());
   WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
-  const Held before = *state_.held;
-  if (!faults_.no_writing_mark) {
-    WW_RETURN_IF_ERROR(Save({before, MirrorState::Writing{after, MirrorState::By::kJournal}, state_.unsynced}));
-  }
   broken_ = true;  // until all of it has happened
   journaled_.reset();
+  undo_.reset();
   ready_.reset();
+  WW_RETURN_IF_ERROR(files_.Rename(own_ / kNextJournalFile, own_ / kJournalFile));
+  if (!faults_.no_writing_mark) WW_RETURN_IF_ERROR(files_.Rename(own_ / kWritingStateFile, own_ / kStateFile));
+  // One sync for both names. If a crash before it keeps only the second, no weight has changed yet: see
+  // FinishByJournal.
+  if (!faults_.apply_before_journal_is_durable) WW_RETURN_IF_ERROR(files_.SyncDirectory(own_));
   WW_RETURN_IF_ERROR(WriteChange(change));
-  WW_RETURN_IF_ERROR(Save({after, std::nullopt, files_.BootId()}));
+  // This name need not be on the disk: without it, opening finishes the change by the journal and comes to the same.
+  WW_RETURN_IF_ERROR(files_.Rename(own_ / kWrittenStateFile, own_ / kStateFile));
+  state_ = written;
   broken_ = false;
   held_ = after;
   content_->set_digests(change.digests_after());
   undo_ = ChangeNote{before, after};
   return Ok();
+}
+
+// Brings everything to the disk that the change needs there before a weight is written, under names of its own. All at
+// once, for the syncs then cost little more than one.
+Status MirrorInPlace::Prepare(const StagedChange& change, const ChangeNote& note, const MirrorState& writing,
+                              const MirrorState& written) {
+  JournalRequest request;
+  request.change = &change;
+  request.note = ToJson(note);
+  request.files = content_->checkpoint().files();
+  request.places = content_->places();
+  request.held = content_->tensors();
+  WW_TRY(const auto journal, WriteJournal(files_, own_ / kNextJournalFile, request, kernels_, pool_));
+  WW_TRY(const auto writing_file, WriteState(kWritingStateFile, writing));
+  WW_TRY(const auto written_file, WriteState(kWrittenStateFile, written));
+  std::array<NewFile*, 3> unsynced = {journal.get(), writing_file.get(), written_file.get()};
+  std::array<Status, 3> synced;
+  pool_.ParallelFor(unsynced.size(), [&](std::size_t i, std::size_t) {
+    if (i != 0 || !faults_.apply_before_journal_is_durable) synced[i] = unsynced[i]->Sync();
+  });
+  for (const Status& status : synced) WW_RETURN_IF_ERROR(status);
+  return Ok();
+}
+
+// A new file with that state, not synced.
+Result<std::unique_ptr<NewFile>> MirrorInPlace::WriteState(std::string_view name, const MirrorState& state) {
+  WW_TRY(const std::optional<FileInfo> left, files_.Stat(own_ / name));
+  if (left.has_value()) WW_RETURN_IF_ERROR(files_.Remove(own_ / name));
+  WW_TRY(std::unique_ptr<NewFile> file, files_.Create(own_ / name));
+  const std::string text = ToJson(state);
+  WW_RETURN_IF_ERROR(file->Append({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}));
+  return file;
 }
 
 Status MirrorInPlace::WriteChange(const StagedChange& change) {
@@ -560,7 +620,7 @@ Status MirrorInPlace::Undo() {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("{} has no change that could be taken back", directory_.string()));
   }
-  WW_TRY(const Journal journal, Journal::Open(files_, own_ / kJournalFile));
+  WW_TRY(const Journal journal, Journal::Open(files_, own_ / kJournalFile, kernels_));
   WW_CHECK(journal.state_before() == target->state && journal.files().size() == content_->checkpoint().files().size());
   WW_RETURN_IF_ERROR(OpenUpdates());
   WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
@@ -573,6 +633,7 @@ Status MirrorInPlace::Undo() {
   WW_RETURN_IF_ERROR(Save({*target, std::nullopt, files_.BootId()}));
   broken_ = false;
   held_ = target;
+  journaled_.reset();
   ready_.reset();
   content_->set_digests(journal.digests_before());
   undo_.reset();

@@ -5,6 +5,7 @@
 //   DIR/.weightwire/follower.lock  held by the follower that keeps it
 //   DIR/.weightwire/content.lock   held exclusively while files change; readers hold it shared (reader.h)
 //   DIR/.weightwire/journal        the last change: positions, old and new bits (journal.h)
+//   DIR/.weightwire/journal.next, state.writing.json, state.written.json: for a change that is about to be written
 //   DIR/.weightwire/incoming/      files that are loaded, before they take their places
 //   DIR/.weightwire/replacement    which ones do (replacement.h)
 //   DIR/.weightwire/files.json     names of the files that a load has put there
@@ -12,9 +13,9 @@
 //
 // A crash at any instant leaves a mirror that is the old or the new version once it has been opened again. What makes
 // it so, in order: the journal is on the disk; state.json says on the disk that the files are being written; the files
-// are written; state.json says on the disk that they are the new version. The weights themselves may get there later:
-// until state.json says that they have ("unsynced"), the journal stays, and opening writes its bits once more. So at
-// most one change is not on the disk, and the next one waits for it (Settle).
+// are written; state.json says that they are the new version. The last two may get to the disk later: until state.json
+// says that the weights have ("unsynced" is null), the journal stays, and opening writes its bits once more. So at most
+// one change is not on the disk, and the next one waits for it (Settle).
 //
 // Thread safety: one thread at a time.
 #pragma once

@@ -42,6 +42,12 @@ struct Written {
     return Checkpoint::Open(files, "c").value();
   }
 
+  // As whoever writes one makes it count.
+  Status Name(const Result<std::unique_ptr<NewFile>>& written) {
+    if (!written.ok()) return written.error();
+    WW_RETURN_IF_ERROR(written.value()->Sync());
+    return files.Rename("c/journal.next", "c/journal");
+  }
   Status Journalled(bool check_held = true) {
     std::vector<std::span<const std::uint8_t>> held;
     for (std::size_t i = 0; i < checkpoint.layout().size(); ++i) held.push_back(checkpoint.bytes(i));
@@ -54,7 +60,7 @@ struct Written {
     request.places = places.value();
     request.held = held;
     request.check_held = check_held;
-    return WriteJournal(files, "c/journal", request, OneThread());
+    return Name(WriteJournal(files, "c/journal.next", request, BestKernels(), OneThread()));
   }
 };
 
@@ -71,7 +77,7 @@ TEST(Journal, LeadsForwardsAndBackForEveryTypeAndDensity) {
     const Model after = Stepped(random, before, one_in);
     Written written(before, after, 6000);
     ASSERT_TRUE(written.Journalled().ok());
-    const auto journal = Journal::Open(written.files, "c/journal");
+    const auto journal = Journal::Open(written.files, "c/journal", BestKernels());
     ASSERT_TRUE(journal.ok()) << journal.error().message();
     EXPECT_EQ(journal.value().note(), "a note");
     EXPECT_EQ(journal.value().state_before(), written.change->state_before());
@@ -111,7 +117,7 @@ TEST(Journal, ThreadsMakeTheSameBytes) {
   request.places = places.value();
   request.held = held;
   ThreadPool pool(3);
-  ASSERT_TRUE(WriteJournal(one.files, "c/journal", request, pool).ok());
+  ASSERT_TRUE(one.Name(WriteJournal(one.files, "c/journal.next", request, BestKernels(), pool)).ok());
   EXPECT_EQ(one.disk.Contents().at("c/journal"), expected);
 }
 
@@ -160,13 +166,14 @@ class DamagedJournal : public ::testing::Test {
     testing::Random random(9);
     return Stepped(random, before, 4);
   }
-  Result<Journal> OpenAs(std::string text, bool with_hash) {
-    if (with_hash) {
-      const Sha256Digest hash = Sha256Of(std::string_view(text).substr(0, text.size() - 32));
-      std::copy(hash.begin(), hash.end(), text.end() - 32);
+  Result<Journal> OpenAs(std::string text, bool with_digest) {
+    if (with_digest) {
+      const std::span all(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+      const auto digest = DigestOfRun(all.first(all.size() - kDigestBytes), 0, BestKernels()).ToBytes();
+      std::copy(digest.begin(), digest.end(), text.end() - kDigestBytes);
     }
     EXPECT_TRUE(WriteDurably(written_.files, "c/journal", text).ok());
-    return Journal::Open(written_.files, "c/journal");
+    return Journal::Open(written_.files, "c/journal", BestKernels());
   }
 
   Model before_;
@@ -186,14 +193,14 @@ TEST_F(DamagedJournal, AnyByteIsMissed) {
   EXPECT_TRUE(OpenAs(text_, false).ok());
 }
 
-// Whatever a journal says under a hash that fits, using it touches nothing but the file it names.
+// Whatever a journal says under a digest that fits, using it touches nothing but the file it names.
 TEST_F(DamagedJournal, NoneLeadsOutOfTheFile) {
   testing::Random random(10);
   int accepted = 0;
   for (int round = 0; round < testing::Rounds(3000); ++round) {
     std::string damaged = text_;
     for (int k = 0; k < 3; ++k) {
-      damaged[8 + testing::Below(random, damaged.size() - 40)] = static_cast<char>(random());
+      damaged[8 + testing::Below(random, damaged.size() - 8 - kDigestBytes)] = static_cast<char>(random());
     }
     const auto journal = OpenAs(damaged, true);
     if (!journal.ok()) continue;
@@ -211,7 +218,7 @@ TEST_F(DamagedJournal, NoneLeadsOutOfTheFile) {
 }
 
 TEST_F(DamagedJournal, BitsThatAreNeitherOldNorNewAreSeen) {
-  const auto journal = Journal::Open(written_.files, "c/journal");
+  const auto journal = Journal::Open(written_.files, "c/journal", BestKernels());
   auto map = written_.files.MapForUpdate("c/model.safetensors");
   const auto bytes = map.value()->ForWriting(0, map.value()->size_bytes()).value();
   const Bytes old_bytes(bytes.begin(), bytes.end());
@@ -241,7 +248,7 @@ TEST_F(DamagedJournal, WhatIsNotAsTheChangeSaysIsNotJournalled) {
   EXPECT_EQ(status.error().code(), ErrorCode::kMismatch);
   EXPECT_THAT(status.error().message(), HasSubstr("changed by something else"));
   EXPECT_EQ(written_.disk.Contents().at("c/journal"), text_) << "the journal before stays";
-  EXPECT_FALSE(written_.disk.Contents().contains("c/journal.tmp"));
+  EXPECT_FALSE(written_.disk.Contents().contains("c/journal.next"));
 }
 
 }  // namespace
