@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/huge_buffer.h"
 #include "cli/format_numbers.h"
 #include "cli/heap_meter.h"
-#include "cli/huge_buffer.h"
 #include "cli/json_output.h"
 #include "cli/load.h"
 #include "cli/memory_floor.h"

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "base/huge_buffer.h"
 #include "base/result.h"
 #include "base/threads.h"
-#include "cli/huge_buffer.h"
 #include "tensor/layout.h"
 
 namespace weightwire {

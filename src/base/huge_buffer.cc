@@ -1,4 +1,4 @@
-#include "cli/huge_buffer.h"
+#include "base/huge_buffer.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
