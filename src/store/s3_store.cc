@@ -17,10 +17,9 @@
 namespace weightwire {
 namespace {
 
-// Larger bodies are sent unhashed: to hash them costs client and server more than to move them. TLS protects them on
-// the way, and without it whoever reads finds a damaged one by the hash in its name. Small ones, by which versions are
-// committed, are always signed whole.
-constexpr std::size_t kMaxSignedBodyBytes = 1 << 20;
+// Larger bodies are sent unhashed where TLS protects them on the way: to hash them costs client and server more than to
+// move them. Over plain HTTP the signature covers every body.
+constexpr std::size_t kMaxHashedBodyBytes = 1 << 20;
 constexpr std::uint64_t kMaxPageBytes = 8 << 20;
 constexpr std::size_t kPageEntries = 1000;
 constexpr std::uint64_t kPartBytes = std::uint64_t{16} << 20;
@@ -192,7 +191,7 @@ Result<HttpAnswer> S3Store::SendOnce(const Request& request) {
   HttpSigning signing;
   if (options_.credentials != nullptr) {
     WW_TRY(const Credentials credentials, options_.credentials->Get());
-    const bool hashed = request.body.size() <= kMaxSignedBodyBytes;
+    const bool hashed = request.body.size() <= kMaxHashedBodyBytes || !http.url.starts_with("https://");
     http.headers.push_back("x-amz-content-sha256: " + (hashed ? ToHex(Sha256Of(request.body)) : "UNSIGNED-PAYLOAD"));
     if (!credentials.session_token.empty()) {
       http.headers.push_back("x-amz-security-token: " + credentials.session_token.Reveal());
