@@ -12,6 +12,7 @@
 #include "follow/follower.h"
 #include "follow/mirror.h"
 #include "follow/mirror_state.h"
+#include "store/transfer.h"
 
 namespace weightwire {
 namespace {
@@ -46,6 +47,7 @@ Status CheckOut(const Run& run, const KnownRecord& version, const std::filesyste
     WW_TRY(const auto mirror, OpenOrBeginAnew(run, partial, options, machine, files));
     FollowerOptions follower_options;
     follower_options.name = "checkout";
+    follower_options.fetch_threads = TransferOptions().threads;
     Follower follower(run, *mirror, NewId(random), follower_options, {&clock, machine.kernels, machine.pool.get()});
     follower.StandStill(version.record.version, /*back=*/true);
     const Progress progress(fmt::format("fetching version {}", version.record.version));

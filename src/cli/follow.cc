@@ -18,6 +18,7 @@
 #include "follow/mirror.h"
 #include "runner/follow_loop.h"
 #include "runner/follower_id.h"
+#include "store/transfer.h"
 
 namespace weightwire {
 namespace {
@@ -194,6 +195,7 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   follower_options.name = options.name.value_or(DefaultFollowerName(options.directory));
   follower_options.keep_lease = options.keep_lease;
   follower_options.every_version = options.every_version;
+  follower_options.fetch_threads = TransferOptions().threads;
   Follower follower(opened.run, *mirror, id, follower_options, {&clock, machine.kernels, machine.pool.get()});
   if (options.stand_still.has_value()) follower.StandStill(options.stand_still, /*back=*/true);
 

@@ -22,6 +22,7 @@
 #include "cli/progress.h"
 #include "store/open.h"
 #include "store/s3_store.h"
+#include "store/transfer.h"
 
 extern "C" char** environ;
 
@@ -158,9 +159,8 @@ class Transfers {
   }
 
   Status Download(const std::string& key) {
-    WW_RETURN_IF_ERROR(store_->Read(key, 0, received_));
-    if (ObjectHash(received_) == hash_) return Ok();
-    return Error(ErrorCode::kCorrupt, "what was downloaded is not what was uploaded");
+    SpanSink sink(received_);
+    return DownloadObject(*store_, key, received_.size(), hash_, sink, TransferOptions());
   }
 
   // Seconds, as curl itself measures them: without its start.

@@ -7,12 +7,13 @@
 
 #include "codec/decoder.h"
 #include "codec/delta_file.h"
+#include "store/transfer.h"
 
 namespace weightwire {
 namespace {
 
-// What one step fetches of an anchor's file.
-constexpr std::uint64_t kLoadPieceBytes = kHashChunkBytes;
+// What one step fetches of an anchor's file: enough for a store to fetch several ranges of it at a time.
+constexpr std::uint64_t kLoadPieceBytes = 8 * kHashChunkBytes;
 // A lease is renewed when this share of its life is over.
 constexpr int kRenewalsPerLease = 3;
 
@@ -177,7 +178,10 @@ bool Follower::LeaseIsDue() const {
   if (!options_.keep_lease || lease_refused_) return false;
   if (!leased_at_.has_value()) return true;
   const auto life = std::chrono::seconds(options_.lease_seconds);
-  return tools_.clock->Monotonic() - *leased_at_ >= life / kRenewalsPerLease;
+  const auto age = tools_.clock->Monotonic() - *leased_at_;
+  if (age >= life / kRenewalsPerLease) return true;
+  const bool is_news = held_.has_value() && leased_version_ != held_->record.version;
+  return is_news && options_.lease_news_seconds != 0 && age >= std::chrono::seconds(options_.lease_news_seconds);
 }
 
 Lease Follower::CurrentLease() const {
@@ -209,6 +213,7 @@ Result<FollowerStep> Follower::RenewLease() {
   // Only then: see spec/PROTOCOL.md, "Why it holds".
   WW_TRY(marks_, run_.ReadMarks());
   leased_at_ = before;
+  leased_version_ = held_.has_value() ? std::optional(held_->record.version) : std::nullopt;
   return FollowerStep::kLease;
 }
 
@@ -246,10 +251,10 @@ Result<FollowerStep> Follower::Fetch() {
   const PartRef& part = (*record.delta)[next.parts.size()];
   if (IsMarked(part.key)) return GiveUpDelta(record.version);
   std::vector<std::uint8_t> bytes(part.size_bytes);
-  Status read = run_.store().Read(part.key, 0, bytes);
-  if (read.ok() && ObjectHash(bytes) != part.hash) {
-    read = Error(ErrorCode::kCorrupt, fmt::format("{} is damaged: its bytes are not what its name says", part.key));
-  }
+  SpanSink sink(bytes);
+  TransferOptions transfer;
+  transfer.threads = options_.fetch_threads;
+  const Status read = DownloadObject(run_.store(), part.key, part.size_bytes, part.hash, sink, transfer);
   if (!read.ok()) {
     if (!IsLostObject(read.error())) return read.error();
     if (read.error().code() == ErrorCode::kNotFound || ++next.attempts >= options_.fetch_attempts) {
@@ -377,10 +382,10 @@ Result<FollowerStep> Follower::Load() {
   }
   counters_.bytes_fetched += piece.size();
   WW_RETURN_IF_ERROR(loading.load->WriteAt(loading.file, loading.offset, piece));
-  loading.hasher.Update(piece);
+  HashChunks(piece, loading.chunks);
   loading.offset += piece.size();
   if (loading.offset < file.size_bytes) return FollowerStep::kLoad;
-  const bool intact = std::exchange(loading.hasher, {}).Finish() == file.hash;
+  const bool intact = ObjectHashOfChunks(std::exchange(loading.chunks, {})) == file.hash;
   loading.offset = 0;
   if (intact) {
     ++loading.file;
@@ -392,6 +397,16 @@ Result<FollowerStep> Follower::Load() {
   }
   ++counters_.objects_fetched_again;
   return FollowerStep::kLoad;
+}
+
+// Adds the hashes of the chunks of a piece, which is a whole number of them or the last.
+void Follower::HashChunks(std::span<const std::uint8_t> piece, std::vector<Sha256Digest>& chunks) const {
+  const std::size_t first = chunks.size();
+  chunks.resize(first + (piece.size() + kHashChunkBytes - 1) / kHashChunkBytes);
+  tools_.pool->ParallelFor(chunks.size() - first, [&](std::size_t i, std::size_t) {
+    const std::uint64_t at = i * kHashChunkBytes;
+    chunks[first + i] = Sha256Of(piece.subspan(at, std::min(kHashChunkBytes, piece.size() - at)));
+  });
 }
 
 Result<FollowerStep> Follower::FinishLoad() {

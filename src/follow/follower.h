@@ -19,6 +19,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,12 @@ struct FollowerOptions {
   std::uint64_t ahead_bytes = std::uint64_t{1} << 30;
   // A damaged object is fetched so many times before another way is tried.
   int fetch_attempts = 3;
+  // Ranges of a large part that are fetched, and hashed, at a time. More than one needs a store that may be used by
+  // several threads.
+  std::size_t fetch_threads = 1;
+  // Besides at its time, a lease is renewed when it names another version than the one held, and is this old: so that
+  // others see how far behind a follower is. 0: never.
+  std::uint64_t lease_news_seconds = 15;
 };
 
 // What a follower runs on; all must outlive it.
@@ -134,7 +141,7 @@ class Follower {
     std::unique_ptr<TargetLoad> load;
     std::size_t file = 0;
     std::uint64_t offset = 0;
-    ObjectHasher hasher;
+    std::vector<Sha256Digest> chunks;  // the hashes of those that are here
     int attempts = 0;
   };
 
@@ -144,6 +151,7 @@ class Follower {
   Result<FollowerStep> Plan(const KnownRecord& target);
   Result<FollowerStep> Fetch();
   Result<FollowerStep> Load();
+  void HashChunks(std::span<const std::uint8_t> piece, std::vector<Sha256Digest>& chunks) const;
   Result<FollowerStep> FinishLoad();
   Result<FollowerStep> Stage();
 
@@ -181,6 +189,7 @@ class Follower {
   Avoid gone_;
   std::vector<Mark> marks_;
   std::optional<std::chrono::nanoseconds> leased_at_;  // by our clock, before the lease was put
+  std::optional<Version> leased_version_;              // that it says is held
   bool lease_refused_ = false;
   std::optional<AnchorName> wanted_anchor_;  // in the lease
   bool plan_again_ = false;                  // now that the lease says so
