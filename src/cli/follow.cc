@@ -205,6 +205,7 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   loop.once = options.once;
   loop.until = options.until;
   loop.poll = options.poll;
+  loop.every_version = options.every_version;
   FollowLoopEvents events;
   events.stepped = [&](FollowerStep step) {
     reporter.Stepped(step);

@@ -66,10 +66,17 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
     const auto held = follower.status().held;
     return options.until.has_value() && held.has_value() && *held >= *options.until;
   };
+  std::uint64_t loads = follower.status().anchors_loaded;
+  bool untold = false;  // the target holds a version nobody was told of
+  const auto tell = [&]() -> Status {
+    untold = false;
+    return events.applied ? events.applied() : Ok();
+  };
   for (;;) {
     const auto step = follower.Step();
     if (!step.ok()) {
       const Error& error = step.error();
+      if (untold) WW_RETURN_IF_ERROR(tell());
       if (IsHopeless(error)) return error;
       const bool watched = options.once || !has_been_up_to_date;
       if (watched && !MayPass(error)) return error;
@@ -81,8 +88,14 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
     // A lease that could be written says nothing about what failed, a part fetched, say.
     if (step.value() != FollowerStep::kLease) trouble.End();
     if (events.stepped && !events.stepped(step.value())) return FollowEnd::kStopped;
-    if (step.value() == FollowerStep::kApply && events.applied) WW_RETURN_IF_ERROR(events.applied());
+    if (step.value() == FollowerStep::kApply) {
+      const FollowerStatus status = follower.status();
+      const bool loaded = std::exchange(loads, status.anchors_loaded) != status.anchors_loaded;
+      untold = loaded && !options.every_version && status.newest > status.held;
+      if (!untold) WW_RETURN_IF_ERROR(tell());
+    }
     if (step.value() != FollowerStep::kUpToDate) continue;
+    if (untold) WW_RETURN_IF_ERROR(tell());
     has_been_up_to_date = true;
     if (reached()) return FollowEnd::kReached;
     if (options.once) return FollowEnd::kUpToDate;

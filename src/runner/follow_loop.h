@@ -23,6 +23,8 @@ namespace weightwire {
 struct FollowLoopOptions {
   // End once there is nothing newer.
   bool once = false;
+  // Tell of an anchor that was loaded even if deltas that lead on from it are about to be applied.
+  bool every_version = false;
   // Go no further than this version, and end once it, or a later one, is held.
   std::optional<Version> until;
 
@@ -46,7 +48,8 @@ struct FollowLoopTools {
 struct FollowLoopEvents {
   // After each step. False: end.
   std::function<bool(FollowerStep)> stepped;
-  // The target holds another version. An error ends the loop.
+  // The target holds another version. An error ends the loop. What a load leads to is told once it has led as far as
+  // there is, or something goes wrong on the way: whoever loads weights is not to do it twice in a row.
   std::function<Status()> applied;
   // Something went wrong that is tried again; said once for each change of what it is. Nothing: it is over.
   std::function<void(const std::optional<Error>&)> troubled;

@@ -111,6 +111,33 @@ TEST_F(FollowLoopTest, OnceEndsWithTheNewestVersionAndNeverWaits) {
   EXPECT_TRUE(sleeper_.waits.empty());
 }
 
+TEST_F(FollowLoopTest, AnAnchorAndTheDeltasAfterItAreToldOfOnce) {
+  for (int i = 0; i < 4; ++i) maker_.Publish();
+  options_.once = true;
+  ASSERT_TRUE(Loop().ok());
+  EXPECT_EQ(follower().status().anchors_loaded, 1U);
+  EXPECT_EQ(applied_, std::vector<Version>{3});
+}
+
+TEST_F(FollowLoopTest, EveryVersionIsToldOfIfAskedFor) {
+  for (int i = 0; i < 4; ++i) maker_.Publish();
+  options_.once = true;
+  options_.every_version = true;
+  ASSERT_TRUE(Loop().ok());
+  EXPECT_EQ(applied_, (std::vector<Version>{0, 3}));  // the follower itself takes the rest in one
+}
+
+TEST_F(FollowLoopTest, AnAnchorIsToldOfWhenTheDeltasAfterItDoNotCome) {
+  for (int i = 0; i < 4; ++i) maker_.Publish();
+  events_.stepped = [&](FollowerStep step) {
+    if (step == FollowerStep::kApply) store_.FailReads(Error(ErrorCode::kUnavailable, "the line is down"));
+    return true;
+  };
+  options_.once = true;
+  ASSERT_FALSE(Loop().ok());
+  EXPECT_EQ(applied_, std::vector<Version>{0});
+}
+
 TEST_F(FollowLoopTest, OnceEndsWithNothingWhereThereIsNothing) {
   options_.once = true;
   EXPECT_EQ(Loop().value(), FollowEnd::kUpToDate);
