@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@ namespace weightwire {
 namespace {
 
 constexpr auto kWatchInterval = std::chrono::seconds(1);
+constexpr std::uint64_t kRoundsPerLook = 5;
 
 // What of a version is shown.
 struct Line {
@@ -110,10 +112,51 @@ Status ShowFollowers(const Run& run, std::optional<Version> newest) {
   return Ok();
 }
 
+// Followers, told of whenever what they hold, or how far behind they are, changes.
+class FollowerWatch {
+ public:
+  FollowerWatch(const Run& run, bool json) : run_(run), json_(json) {}
+
+  Status Show(std::optional<Version> newest) {
+    const auto followers = ReadFollowers(run_, newest);
+    if (!followers.ok()) return MayPass(followers.error()) ? Ok() : Status(followers.error());
+    for (const KnownFollower& follower : followers.value().all) {
+      const Seen seen{follower.lease.holds, follower.behind, follower.alive};
+      const auto [known, is_new] = seen_.try_emplace(follower.lease.follower, seen);
+      if (!is_new && known->second == seen) continue;
+      known->second = seen;
+      Print(follower);
+    }
+    return Ok();
+  }
+
+ private:
+  using Seen = std::tuple<std::optional<Version>, std::optional<std::uint64_t>, bool>;
+
+  void Print(const KnownFollower& follower) const {
+    if (json_) {
+      JsonOutput json;
+      json["follower"] = ToJsonOutput(follower);
+      fmt::print("{}\n", json.dump(-1, ' ', false, JsonOutput::error_handler_t::replace));
+      return;
+    }
+    const Lease& lease = follower.lease;
+    std::string text = lease.holds.has_value() ? fmt::format("holds version {}", *lease.holds) : "holds nothing yet";
+    if (follower.behind.has_value()) text += fmt::format(", {} behind", *follower.behind);
+    if (!follower.alive) text += ", has not renewed its lease";
+    fmt::print("  follower {}: {}\n", lease.name.empty() ? ToHex(lease.follower) : lease.name, text);
+  }
+
+  const Run& run_;
+  const bool json_;
+  std::map<Id, Seen> seen_;
+};
+
 // What comes, line by line, until a signal does.
-Status Watch(Reader& reader, Version next, bool json) {
+Status Watch(const Run& run, Reader& reader, Version next, bool json) {
   const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
-  do {
+  FollowerWatch followers(run, json);
+  for (std::uint64_t round = 0;; ++round) {
     std::fflush(stdout);
     for (;;) {
       auto line = reader.Read(next);
@@ -129,9 +172,13 @@ Status Watch(Reader& reader, Version next, bool json) {
       }
       ++next;
     }
+    // Leases cost a request each, and say something new only now and then.
+    if (round % kRoundsPerLook == 0) {
+      WW_RETURN_IF_ERROR(followers.Show(next == 0 ? std::nullopt : std::optional(next - 1)));
+    }
     std::fflush(stdout);
-  } while (interrupt.WaitFor(kWatchInterval));
-  return Ok();
+    if (!interrupt.WaitFor(kWatchInterval)) return Ok();
+  }
 }
 
 }  // namespace
@@ -161,7 +208,7 @@ Status RunLog(const LogOptions& options, const World& world) {
   const std::optional<Version> newest_version = count > 0 ? std::optional(count - 1) : std::nullopt;
   if (options.json && options.watch) {
     for (const Line& line : lines) fmt::print("{}\n", ToJsonOutput(line).dump());
-    return Watch(reader, count, true);
+    return Watch(run, reader, count, true);
   }
   if (options.json) {
     JsonOutput json;
@@ -189,7 +236,7 @@ Status RunLog(const LogOptions& options, const World& world) {
   }
   if (!options.watch) return ShowFollowers(run, newest_version);
   if (lines.empty()) PrintHead();
-  return Watch(reader, count, false);
+  return Watch(run, reader, count, false);
 }
 
 }  // namespace weightwire

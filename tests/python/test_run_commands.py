@@ -253,8 +253,7 @@ def test_follow_brings_a_directory_to_the_newest_version(run, tmp_path):
 def test_follow_goes_along_until_a_version(run, tmp_path):
     process = start("follow", run, tmp_path / "mirror", "--until", 6, "--json", "--poll", "200ms")
     first = json.loads(process.stdout.readline())
-    assert (first["event"], first["version"], first["from"]) == ("version", 0, None)  # the anchor
-    assert json.loads(process.stdout.readline())["version"] == 3
+    assert (first["event"], first["version"], first["from"]) == ("version", 3, None)  # an anchor and what comes after
     (lease,) = succeed_json("leases", run)["leases"]
     assert lease["alive"]
     for number in range(4, 8):
@@ -543,6 +542,23 @@ def test_watching_the_log(run, tmp_path):
     line = json.loads(process.stdout.readline())
     assert [*seen, line["version"]] == [0, 1, 2, 3, 4] and line["step"] == 40
     assert end(process)[0] == 0
+
+
+def test_watching_the_log_shows_how_far_followers_are(run, tmp_path):
+    follower = start("follow", run, tmp_path / "mirror", "--name", "a", "--json")
+    while "version" not in json.loads(follower.stdout.readline()):
+        pass
+    watch = start("log", run, "--watch", "--json", "--last", 1)
+    assert json.loads(watch.stdout.readline())["version"] == 3
+    shown = json.loads(watch.stdout.readline())["follower"]
+    assert (shown["name"], shown["alive"]) == ("a", True)
+    assert end(watch)[0] == 0
+    assert end(follower)[0] == 0
+
+
+def test_exec_runs_once_for_an_anchor_and_the_deltas_after_it(run, tmp_path):
+    succeed("follow", run, tmp_path / "mirror", "--once", "--exec", f"echo $WEIGHTWIRE_VERSION >>{tmp_path / 'seen'}")
+    assert (tmp_path / "seen").read_text() == "3\n"
 
 
 # --- processes that are killed ---
