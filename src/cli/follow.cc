@@ -16,6 +16,7 @@
 #include "cli/run_access.h"
 #include "follow/follower.h"
 #include "follow/mirror.h"
+#include "follow/swap_mirror.h"
 #include "runner/follow_loop.h"
 #include "runner/follower_id.h"
 #include "store/transfer.h"
@@ -143,10 +144,11 @@ class Reporter {
 Status RunExec(const FollowOptions& options, Follower& follower, const InterruptGuard& interrupt) {
   const Record& record = follower.held_record()->record;
   std::error_code ignored;
+  const std::filesystem::path directory = options.swap ? options.directory / kSwapLink : options.directory;
   const std::map<std::string, std::string> variables = {
       {"WEIGHTWIRE_VERSION", std::to_string(record.version)},
       {"WEIGHTWIRE_STEP", std::to_string(record.step)},
-      {"WEIGHTWIRE_DIR", std::filesystem::absolute(options.directory, ignored).lexically_normal().string()}};
+      {"WEIGHTWIRE_DIR", std::filesystem::absolute(directory, ignored).lexically_normal().string()}};
   // A lease that cannot be renewed just now is tried again with everything else.
   return RunShellCommand(*options.exec, variables, interrupt, [&follower] { static_cast<void>(follower.KeepLease()); });
 }
@@ -155,7 +157,16 @@ Status CheckOptions(const FollowOptions& options) {
   if (options.until.has_value() && options.stand_still.has_value()) {
     return Error(ErrorCode::kInvalidArgument, "give either --until or --stand-still, not both");
   }
+  if (options.swap && options.adopt) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "give either --swap or --adopt: with --swap every version gets a copy of its own");
+  }
   return Ok();
+}
+
+Result<std::unique_ptr<Mirror>> OpenInPlace(FileSystem& files, const std::filesystem::path& directory,
+                                            const MirrorOptions& options, const Kernels& kernels, ThreadPool& pool) {
+  return OpenMirror(files, directory, options, kernels, pool);
 }
 
 // Asked for by number, and not there.
@@ -183,8 +194,8 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   mirror_options.adopt = options.adopt;
   mirror_options.check = options.check;
   mirror_options.carry_code = options.carry_code;
-  WW_TRY(const auto mirror,
-         OpenMirror(*world.files, options.directory, mirror_options, *machine.kernels, *machine.pool));
+  const auto open = options.swap ? OpenSwapMirror : OpenInPlace;
+  WW_TRY(const auto mirror, open(*world.files, options.directory, mirror_options, *machine.kernels, *machine.pool));
   if (options.adopt && !mirror->held().has_value() && !mirror->damage().has_value()) {
     WW_RETURN_IF_ERROR(AdoptByDigest(opened.run, *mirror));
   }

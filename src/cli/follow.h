@@ -21,6 +21,7 @@ struct FollowOptions {
   std::optional<Version> stand_still;
   std::optional<std::string> exec;  // after each update
   bool every_version = false;
+  bool swap = false;        // whole copies behind a link, for readers that take no lock
   bool adopt = false;       // take over a directory that has files
   bool carry_code = false;  // and files that could run as code
   bool check = true;        // digest what the mirror holds, in full, before going on from it

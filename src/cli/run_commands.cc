@@ -136,6 +136,10 @@ Command AddFollow(CLI::App& app, FollowOptions& options, const World& world) {
                  "run this command after each update; the mirror stands still until it ends. It finds "
                  "WEIGHTWIRE_VERSION, WEIGHTWIRE_STEP and WEIGHTWIRE_DIR in its environment")
       ->type_name("CMD");
+  sub.add_flag(
+      "--swap", options.swap,
+      "keep whole copies, two at most, and a link DIR/current that is replaced at one stroke: for readers that "
+      "take no lock");
   sub.add_flag("--every-version", options.every_version,
                "take each version on its own, instead of several in one update when behind");
   AddDuration(sub, "--poll", options.poll, "how often to ask for a newer version (2s unless given)");
@@ -158,6 +162,11 @@ Command AddFollow(CLI::App& app, FollowOptions& options, const World& world) {
       "the\n"
       "old version or the new one. Readers take a shared lock on DIR/.weightwire/content.lock (flock) while they "
       "read.\n"
+      "With --swap nothing that DIR/current leads to is ever written to, and no lock is needed: what a reader has "
+      "opened\n"
+      "stays one version. A copy shares its blocks with the one before where the file system can (reflinks on XFS, "
+      "Btrfs);\n"
+      "elsewhere each version is written whole.\n"
       "SIGINT and SIGTERM end it cleanly; the next 'follow' goes on from what the mirror holds, once it has digested "
       "it.\n"
       "A mirror that somebody has changed is loaded anew.\n"

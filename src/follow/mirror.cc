@@ -32,7 +32,6 @@ constexpr std::string_view kWritingStateFile = "state.writing.json";
 constexpr std::string_view kWrittenStateFile = "state.written.json";
 constexpr std::string_view kIncoming = "incoming";
 constexpr std::string_view kReplacementFile = "replacement";
-constexpr std::string_view kFilesFile = "files.json";
 constexpr std::string_view kFilesFormat = "weightwire-files";
 constexpr std::string_view kNoteFormat = "weightwire-change";
 
@@ -87,27 +86,6 @@ bool StaysAsItIs(const CheckpointFile& file, const PlannedFile& planned, const S
     }
   }
   return true;
-}
-
-// The directory and those on the way to it, and their names on the disk.
-Status MakeDirectories(FileSystem& files, const Path& directory) {
-  WW_TRY(const std::optional<FileInfo> info, files.Stat(directory));
-  if (info.has_value()) return Ok();
-  const Path parent = directory.parent_path();
-  if (!parent.empty() && parent != directory) WW_RETURN_IF_ERROR(MakeDirectories(files, parent));
-  WW_RETURN_IF_ERROR(files.MakeDirectory(directory));
-  return files.SyncDirectory(parent);
-}
-
-// The names on the way to the directory, on the disk.
-Status SyncAncestors(FileSystem& files, const Path& directory) {
-  for (Path child = directory; child.has_relative_path(); child = child.parent_path()) {
-    const Path parent = child.parent_path();
-    // One that we may not look into was not made by us; nor was any above it.
-    if (!files.List(parent.empty() ? Path(".") : parent).ok()) break;
-    WW_RETURN_IF_ERROR(files.SyncDirectory(parent));
-  }
-  return Ok();
 }
 
 class MirrorInPlace final : public Mirror {
@@ -249,6 +227,11 @@ Status MirrorInPlace::TakeOver() {
   WW_TRY(const std::optional<FileInfo> own, files_.Stat(own_));
   if (own.has_value() && own->kind != FileKind::kDirectory) {
     return Error(ErrorCode::kInvalidArgument, fmt::format("{} is not a directory; remove it", own_.string()));
+  }
+  WW_TRY(const std::optional<FileInfo> swap, files_.Stat(own_ / kSwapMark));
+  if (swap.has_value()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{} holds whole copies behind a link, and is kept with --swap only", directory_.string()));
   }
   WW_TRY(const std::vector<std::string> names, files_.List(directory_));
   if (!own.has_value() && !names.empty() && !options_.adopt) {
@@ -406,7 +389,7 @@ std::optional<ChangeNote> MirrorInPlace::ReadUndo() {
 // Removes what is of no use any more.
 Status MirrorInPlace::Tidy() {
   std::set<std::string> kept = {std::string(kStateFile), std::string(kFollowerLock), std::string(kContentLock),
-                                std::string(kFilesFile), std::string(kFollowerIdFile)};
+                                std::string(kMirrorFilesFile), std::string(kFollowerIdFile)};
   if (undo_.has_value() || state_.unsynced.has_value()) kept.emplace(kJournalFile);
   if (state_.held.has_value()) {
     kept.insert(LayoutFile(state_.held->layout));
@@ -617,8 +600,12 @@ Status MirrorInPlace::Undo() {
   WW_RETURN_IF_ERROR(CheckUsable());
   const std::optional<Held> target = undo_target();
   if (!target.has_value()) {
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("{} has no change that could be taken back", directory_.string()));
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} has no change that could be taken back: there is none, it was taken back already, or "
+                    "it was a whole load or a change of the layout, of which no old bits are kept; stand still "
+                    "on the version wanted instead",
+                    directory_.string()));
   }
   WW_TRY(const Journal journal, Journal::Open(files_, own_ / kJournalFile, kernels_));
   WW_CHECK(journal.state_before() == target->state && journal.files().size() == content_->checkpoint().files().size());
@@ -808,11 +795,11 @@ Status MirrorInPlace::Place(const Replacement& replacement) {
   WW_RETURN_IF_ERROR(Carry(files_, directory_, own_ / kIncoming, replacement));
   FieldsWriter owned;
   owned.Text("format", kFilesFormat).Texts("files", replacement.owned);
-  return WriteDurably(files_, own_ / kFilesFile, owned.Finish() + "\n");
+  return WriteDurably(files_, own_ / kMirrorFilesFile, owned.Finish() + "\n");
 }
 
 Result<std::vector<std::string>> MirrorInPlace::OwnedFiles() {
-  const auto text = files_.Read(own_ / kFilesFile, kMaxReplacementBytes);
+  const auto text = files_.Read(own_ / kMirrorFilesFile, kMaxReplacementBytes);
   // Without the list nothing is known to be ours.
   if (!text.ok()) return std::vector<std::string>();
   const auto object = ParseFields(TextOf(text.value()), kMaxReplacementBytes, kFilesFormat);

@@ -59,6 +59,10 @@ inline constexpr std::string_view kMirrorFolder = ".weightwire";
 inline constexpr std::string_view kStateFile = "state.json";
 inline constexpr std::string_view kFollowerLock = "follower.lock";
 inline constexpr std::string_view kContentLock = "content.lock";
+// The names of the files that a load has put there.
+inline constexpr std::string_view kMirrorFilesFile = "files.json";
+// A directory with this beside is no mirror but holds copies that are (swap_mirror.h).
+inline constexpr std::string_view kSwapMark = "swap";
 // Whoever follows keeps its id here, which names its lease; the mirror only leaves it alone.
 inline constexpr std::string_view kFollowerIdFile = "follower.id";
 

@@ -34,6 +34,25 @@ Result<Replacement> ParseReplacement(std::string_view json) {
   return replacement;
 }
 
+Status MakeDirectories(FileSystem& files, const FileSystem::Path& directory) {
+  WW_TRY(const std::optional<FileInfo> info, files.Stat(directory));
+  if (info.has_value()) return Ok();
+  const FileSystem::Path parent = directory.parent_path();
+  if (!parent.empty() && parent != directory) WW_RETURN_IF_ERROR(MakeDirectories(files, parent));
+  WW_RETURN_IF_ERROR(files.MakeDirectory(directory));
+  return files.SyncDirectory(parent);
+}
+
+Status SyncAncestors(FileSystem& files, const FileSystem::Path& directory) {
+  for (FileSystem::Path child = directory; child.has_relative_path(); child = child.parent_path()) {
+    const FileSystem::Path parent = child.parent_path();
+    // One that we may not look into was not made by us; nor was any above it.
+    if (!files.List(parent.empty() ? FileSystem::Path(".") : parent).ok()) break;
+    WW_RETURN_IF_ERROR(files.SyncDirectory(parent));
+  }
+  return Ok();
+}
+
 Status MakeParents(FileSystem& files, const FileSystem::Path& root, std::string_view name) {
   FileSystem::Path at = root;
   for (const FileSystem::Path& part : FileSystem::Path(name).parent_path()) {

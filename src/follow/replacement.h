@@ -25,6 +25,12 @@ struct Replacement {
 // Every name has passed CheckFileName (log/keys.h).
 Result<Replacement> ParseReplacement(std::string_view json);
 
+// Makes the directory and those on the way to it, and brings their names to the disk. One that is there already may
+// have been made by somebody who was killed before that: see SyncAncestors.
+Status MakeDirectories(FileSystem& files, const FileSystem::Path& directory);
+// Brings the names on the way to the directory to the disk.
+Status SyncAncestors(FileSystem& files, const FileSystem::Path& directory);
+
 // Makes the directories on the way to `name` below `root`. An error when one of them is a link or a file.
 Status MakeParents(FileSystem& files, const FileSystem::Path& root, std::string_view name);
 

@@ -165,6 +165,30 @@ TEST_F(MirrorTest, TheLastChangeCanBeTakenBackOnce) {
   EXPECT_TRUE(HoldsExactly(*mirror, versions_[2]));
 }
 
+TEST_F(MirrorTest, ALoadOrAChangeOfTheLayoutIsNotTakenBack) {
+  auto mirror = Loaded();
+  const auto refused = [&](const ModelVersion& held) {
+    EXPECT_FALSE(mirror->undo_target().has_value());
+    const Status undone = mirror->Undo();
+    ASSERT_FALSE(undone.ok());
+    EXPECT_EQ(undone.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(undone.error().message(), HasSubstr("stand still on the version wanted instead"));
+    EXPECT_TRUE(HoldsExactly(*mirror, held));
+  };
+  ASSERT_TRUE(Apply(*mirror, 1).ok());
+  ASSERT_TRUE(LoadInto(*mirror, versions_[2]).ok());
+  refused(versions_[2]);
+  testing::Random random(3);
+  const Model& two = versions_[2].model;
+  const ModelVersion three = VersionOf(
+      3, ModelOf({{two.layout->tensors()[0], two.tensors[0]}, RandomTensor(random, "new", DType::kF16, 50)}), 1100);
+  ASSERT_TRUE(mirror->Apply(ChangeBetween(versions_[2], three), three.held).ok());
+  refused(three);
+  mirror.reset();
+  mirror = Open();
+  refused(three);
+}
+
 TEST_F(MirrorTest, UndoOutlivesARestart) {
   {
     auto mirror = Loaded();

@@ -250,6 +250,21 @@ def test_follow_brings_a_directory_to_the_newest_version(run, tmp_path):
     assert succeed_json("leases", run)["leases"] == []
 
 
+def test_swap_keeps_whole_copies_behind_a_link(run, tmp_path):
+    mirror = tmp_path / "mirror"
+    show = f"readlink $WEIGHTWIRE_DIR >>{tmp_path / 'seen'}"
+    succeed("follow", run, mirror, "--swap", "--until", 2, "--exec", show)
+    first = (mirror / "current").resolve()
+    same_checkpoint(first, tmp_path / "2")
+    succeed("follow", run, mirror, "--swap", "--once", "--exec", show)
+    same_checkpoint(mirror / "current", tmp_path / "3")
+    same_checkpoint(first, tmp_path / "2")  # for whoever is still reading it
+    assert (tmp_path / "seen").read_text().split()[0] == f"copies/{first.name}"
+    assert len(list((mirror / "copies").iterdir())) == 2
+    refused(INVALID_ARGUMENT, "--swap", "follow", run, mirror, "--once", untouched=mirror)
+    refused(INVALID_ARGUMENT, "--adopt", "follow", run, mirror, "--swap", "--adopt", untouched=mirror)
+
+
 def test_follow_goes_along_until_a_version(run, tmp_path):
     process = start("follow", run, tmp_path / "mirror", "--until", 6, "--json", "--poll", "200ms")
     first = json.loads(process.stdout.readline())
@@ -610,6 +625,24 @@ def test_a_publisher_killed_anywhere_goes_on(tmp_path, version):
         assert succeed_json("verify", work / "bucket")["damage"] == []
     out = succeed_json("publish", work / "bucket", tmp_path / f"{version + 1}", "--state", work / "state")
     assert out["version"] == version + 1
+
+
+def test_a_follower_that_swaps_leaves_the_link_at_a_whole_version_wherever_it_is_killed(tmp_path):
+    template, work = tmp_path / "template", tmp_path / "work"
+    template.mkdir()
+    for number, state in enumerate(chain(3, size=1_000)):
+        write_sharded(tmp_path / f"{number}", state)
+        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state", tmp_path / "state")
+    succeed("follow", template / "bucket", template / "mirror", "--swap", "--until", 1)
+    follow = ("follow", work / "bucket", work / "mirror", "--swap", "--once")
+    old, new = (read_directory(tmp_path / f"{number}") for number in (1, 2))
+    seen = []
+    for _ in each_death(template, work, *follow):
+        seen.append(read_directory(work / "mirror/current"))
+        assert seen[-1] in (old, new)
+        succeed(*follow)
+        same_checkpoint(work / "mirror/current", tmp_path / "2")
+    assert seen[0] == old and seen[-1] == new
 
 
 @pytest.mark.parametrize("held", [None, 1])
