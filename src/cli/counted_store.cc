@@ -7,8 +7,8 @@ namespace weightwire {
 namespace {
 
 bool IsRecordKey(const std::string& key) {
-  static const std::string folder = RecordKey(0).substr(0, RecordKey(0).find('/') + 1);
-  return key.starts_with(folder);
+  static const std::string kFolder = RecordKey(0).substr(0, RecordKey(0).find('/') + 1);
+  return key.starts_with(kFolder);
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ void StepModel(ModelState& state, double share, std::uint64_t seed, ThreadPool& 
     const std::span<std::uint8_t> bytes = state.tensors[i];
     for (std::uint64_t unit = 0; unit < Units(bytes); ++unit) {
       const std::uint64_t bits = random.Next();
-      const std::uint16_t weight = LoadUnit<std::uint16_t>(bytes.data(), unit);
+      const auto weight = LoadUnit<std::uint16_t>(bytes.data(), unit);
       if (static_cast<std::uint32_t>(bits) >= chances[ExponentOf(weight)]) continue;
       // Away from zero, or towards it; zero itself can only go one way.
       const bool up = (bits >> 63) != 0 || (weight & 0x7fffU) == 0;

@@ -123,7 +123,7 @@ class Transfers {
       const Status removed = store_->Remove(key);
       if (measured.ok()) measured = removed;
     }
-    WW_RETURN_IF_ERROR(measured);
+    if (!measured.ok()) return measured.error();
     return figures_;
   }
 

@@ -268,7 +268,7 @@ class BlockWriter {
         CodePiece(pieces[k], request_.held[pieces[k].place.tensor], request_.check_held, coded_[k]);
       }
     });
-    WW_RETURN_IF_ERROR(written);
+    if (!written.ok()) return written.error();
     for (const Digest& digest : digests) out_.Count(digest, 0);
     out_.Count(Digest(), size);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
