@@ -114,6 +114,11 @@ void MirrorFollower::Follow() {
     world().Trace(fmt::format("{} is to stand still on version {}", name(), at));
     follower_->StandStill(at);
   }
+  if (!world().faults() && ceiling_.has_value()) {
+    // Whoever told it to stand still lets it go on: the version may be gone, and only an error comes of waiting for it.
+    follower_->StandStill(std::nullopt);
+    ceiling_.reset();
+  }
   const bool apply = !options_.apply_at_once && follower_->HasStaged() && random_.Below(4) == 0;
   Result<FollowerStep> step = FollowerStep::kApply;
   if (apply) {
