@@ -75,9 +75,8 @@ Error HfHubStore::Refusal(std::string_view doing, std::string_view key, const Ht
 }
 
 Error HfHubStore::ReadOnly(std::string_view doing, std::string_view key) const {
-  return {ErrorCode::kRefused,
-          fmt::format("cannot {} {} in {}: an HF_TOKEN only lets weightwire read; to write, {}", doing, key, Name(),
-                      kHowToGetHfKeys)};
+  return {ErrorCode::kRefused, fmt::format("cannot {} {} in {}: an HF_TOKEN only lets weightwire read; to write, {}",
+                                           doing, key, Name(), kHowToGetHfKeys)};
 }
 
 Result<std::vector<std::uint8_t>> HfHubStore::DoGet(std::string_view key, std::uint64_t max_bytes) {
