@@ -22,12 +22,13 @@ namespace weightwire::testing {
 
 using Bytes = std::vector<std::uint8_t>;
 
-// How many rounds a test of random cases makes: fewer under the sanitizers, which are that much slower.
+// How many rounds a test of random cases makes: fewer under the sanitizers, which are that much slower, but at least
+// one.
 constexpr int Rounds(int rounds) {
 #if defined(__SANITIZE_THREAD__)
-  return rounds / 20;
+  return std::max(1, rounds / 20);
 #elif defined(__SANITIZE_ADDRESS__)
-  return rounds / 5;
+  return std::max(1, rounds / 5);
 #else
   return rounds;
 #endif
