@@ -30,6 +30,25 @@ def small_state(seed=0):
     }
 
 
+def tiny_model():
+    """A language model of a few thousand weights, with tied ones; the same each time."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        tie_word_embeddings=True,
+    )
+    return transformers.Qwen3ForCausalLM(config)
+
+
 def assert_same(one, other):
     assert sorted(one) == sorted(other)
     for name, array in one.items():

@@ -2,7 +2,7 @@
 
 import pytest
 import weightwire as ww
-from conftest import publish
+from conftest import publish, tiny_model
 
 torch = pytest.importorskip("torch")
 
@@ -107,17 +107,7 @@ def test_a_tensor_without_data_is_refused(bucket):
 
 def test_configuration_and_tokenizer_go_with_every_anchor(bucket, tmp_path):
     transformers = pytest.importorskip("transformers")
-    config = transformers.Qwen3Config(
-        vocab_size=64,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        tie_word_embeddings=True,
-    )
-    model = transformers.Qwen3ForCausalLM(config).to(torch.bfloat16)
+    model = tiny_model().to(torch.bfloat16)
     with ww.Publisher(bucket, model) as publisher:
         publisher.publish(0)
     (manifest,) = (bucket / "anchors").rglob("anchor.json")

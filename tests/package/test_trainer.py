@@ -2,25 +2,11 @@
 
 import pytest
 import weightwire as ww
+from conftest import tiny_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-
-
-def tiny_model():
-    torch.manual_seed(0)
-    config = transformers.Qwen3Config(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        tie_word_embeddings=True,
-    )
-    return transformers.Qwen3ForCausalLM(config)
 
 
 def trainer_for(model, bucket, folder, steps, **options):
