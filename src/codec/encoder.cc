@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <memory>
 
 #include "codec/delta_file.h"
@@ -35,6 +36,9 @@ struct Work {
   std::vector<std::uint32_t> single_steps;  // per tile
   std::vector<Digest> digest_change;        // per tile
 
+  [[nodiscard]] std::uint64_t Bytes() const {
+    return map->unit_count() * static_cast<std::uint64_t>(map->unit_bytes());
+  }
   [[nodiscard]] std::uint32_t TileUnits() const { return 1u << coding->tile_log2; }
   [[nodiscard]] std::size_t TileCount() const {
     return static_cast<std::size_t>((map->unit_count() + TileUnits() - 1) >> coding->tile_log2);
@@ -47,6 +51,8 @@ struct Worker {
   TileEncoder encoder;
   std::vector<std::uint8_t> streams;
   std::vector<ReplacedUnits> replaced;
+  std::vector<std::uint8_t> read;  // new units of the tiles in work, if they come from a reader in large pieces
+  std::optional<Error> error;      // the first
 };
 
 Error BadRequest(const std::string& what) { return {ErrorCode::kInvalidArgument, "cannot encode: " + what}; }
@@ -60,15 +66,37 @@ class DeltaEncoder {
 
   Result<EncodedDelta> Run() {
     WW_RETURN_IF_ERROR(CheckRequest());
+    Result<EncodedDelta> delta = EncodeAll();
+    if (!delta.ok()) {
+      for (const Worker& worker : workers_) TakeBack(worker.replaced, request_.entries, *request_.layout_after);
+    }
+    return delta;
+  }
+
+ private:
+  Result<EncodedDelta> EncodeAll() {
     for (std::size_t begin = 0; begin < works_.size(); begin += kGroupEntries) {
       const std::span<Work> group = std::span(works_).subspan(begin, std::min(kGroupEntries, works_.size() - begin));
-      ChooseTables(group);
-      EncodeTiles(group);
+      WW_RETURN_IF_ERROR(ChooseTables(group));
+      WW_RETURN_IF_ERROR(EncodeTiles(group));
     }
     return Assemble();
   }
 
- private:
+  // For every index, by all workers; the error of one of them, if there are any.
+  template <typename Function>
+  Status ForAll(std::size_t count, const Function& function) {
+    pool_.ParallelFor(count, [&](std::size_t index, std::size_t worker) {
+      std::optional<Error>& error = workers_[worker].error;
+      if (error.has_value()) return;
+      if (const Status status = function(index, worker); !status.ok()) error = status.error();
+    });
+    for (const Worker& worker : workers_) {
+      if (worker.error.has_value()) return *worker.error;
+    }
+    return Ok();
+  }
+
   // All that can be wrong with it, before a base copy is touched.
   Status CheckRequest() {
     if (request_.digests_before.has_value() && request_.digests_before->size() != request_.layout_before->size()) {
@@ -92,8 +120,9 @@ class DeltaEncoder {
       } else {
         work.map = BoxMap(spec);
       }
-      const std::uint64_t bytes = work.map->unit_count() * static_cast<std::uint64_t>(work.map->unit_bytes());
-      if (entry.new_bytes.size() != bytes || (entry.has_old && entry.old_bytes.size() != bytes)) {
+      const std::uint64_t bytes = work.Bytes();
+      if (entry.new_bytes.size() != (entry.reader == nullptr ? bytes : 0) ||
+          (entry.has_old && entry.old_bytes.size() != bytes)) {
         return BadRequest("the data of '" + spec.name + "' is not of the size its box says");
       }
       units += work.map->unit_count();
@@ -107,13 +136,22 @@ class DeltaEncoder {
     return request_.layout_after->tensors()[work.source->tensor];
   }
 
+  // What is looked at of the new units; `read` holds it, if it comes from a reader.
+  Result<NewUnits> UnitsToSample(const Work& work, std::vector<std::uint8_t>& read) const {
+    if (work.source->reader == nullptr) return NewUnits{work.source->new_bytes.data(), false};
+    WW_TRY(read, ReadPieces(*work.source->reader, work.map->unit_count(), work.map->unit_bytes(), thinning_));
+    return NewUnits{read.data(), true};
+  }
+
   // The sample by the best of the candidate rules.
-  SampledEntry BestSample(const Work& work) const {
+  Result<SampledEntry> BestSample(const Work& work) const {
+    std::vector<std::uint8_t> read;
+    WW_TRY(const NewUnits new_units, UnitsToSample(work, read));
     std::optional<SampledEntry> best;
     std::uint64_t best_bits = 0;
     for (const ClassRule& rule : CandidateRules(SpecOf(work).dtype)) {
-      SampledEntry entry{rule, TakeSample(work.source->old_bytes.data(), work.source->new_bytes.data(),
-                                          work.map->unit_count(), work.map->unit_bytes(), rule, thinning_, kernels_)};
+      SampledEntry entry{rule, TakeSample(work.source->old_bytes.data(), new_units, work.map->unit_count(),
+                                          work.map->unit_bytes(), rule, thinning_, kernels_)};
       const bool only = CandidateRules(SpecOf(work).dtype).size() == 1 || entry.sample.changed == 0;
       const std::uint64_t bits = only ? 0 : EstimateBits(entry);
       if (!best.has_value() || bits < best_bits) {
@@ -126,26 +164,31 @@ class DeltaEncoder {
   }
 
   // Gaps mode has no tables: a count is enough, and is quick.
-  void ChooseGaps(std::span<Work> group) {
-    pool_.ParallelFor(group.size(), [&](std::size_t i, std::size_t) {
+  Status ChooseGaps(std::span<Work> group) {
+    return ForAll(group.size(), [&](std::size_t i, std::size_t) -> Status {
       Work& work = group[i];
       if (!work.source->has_old) {
         work.coding = Coding{};
         work.coding->tile_log2 = kWholeTileLog2;
-        return;
+        return Ok();
       }
-      const ChangeCount counted = CountChanges(work.source->old_bytes.data(), work.source->new_bytes.data(),
-                                               work.map->unit_count(), work.map->unit_bytes(), thinning_, kernels_);
+      std::vector<std::uint8_t> read;
+      WW_TRY(const NewUnits new_units, UnitsToSample(work, read));
+      const ChangeCount counted = CountChanges(work.source->old_bytes.data(), new_units, work.map->unit_count(),
+                                               work.map->unit_bytes(), thinning_, kernels_);
       if (counted.changed != 0 || !counted.complete) work.coding = GapsCoding(counted);
+      return Ok();
     });
   }
 
-  void ChooseTables(std::span<Work> group) {
+  Status ChooseTables(std::span<Work> group) {
     if (request_.coding == CodingRequest::kGaps) return ChooseGaps(group);
     std::vector<std::optional<SampledEntry>> samples(group.size());
-    pool_.ParallelFor(group.size(), [&](std::size_t i, std::size_t) {
-      if (group[i].source->has_old && request_.coding != CodingRequest::kWhole) samples[i] = BestSample(group[i]);
-    });
+    WW_RETURN_IF_ERROR(ForAll(group.size(), [&](std::size_t i, std::size_t) -> Status {
+      if (!group[i].source->has_old || request_.coding == CodingRequest::kWhole) return Ok();
+      WW_TRY(samples[i], BestSample(group[i]));
+      return Ok();
+    }));
     std::vector<SampledEntry> sampled;
     std::vector<std::size_t> owners;
     for (std::size_t i = 0; i < group.size(); ++i) {
@@ -162,9 +205,10 @@ class DeltaEncoder {
       group[owners[k]].coding = codings[k];
       if (codings[k].mode == EntryMode::kWhole) group[owners[k]].coding->tile_log2 = kWholeTileLog2;
     }
+    return Ok();
   }
 
-  void EncodeTiles(std::span<Work> group) {
+  Status EncodeTiles(std::span<Work> group) {
     struct Job {
       Work* work;
       std::size_t first_tile;
@@ -185,12 +229,40 @@ class DeltaEncoder {
       work.digest_change.resize(tiles);
       for (std::size_t first = 0; first < tiles; first += kLanes) jobs.push_back({&work, first, tables});
     }
-    pool_.ParallelFor(jobs.size(), [&](std::size_t i, std::size_t worker) {
-      EncodeJob(*jobs[i].work, jobs[i].first_tile, jobs[i].tables.get(), worker);
+    return ForAll(jobs.size(), [&](std::size_t i, std::size_t worker) {
+      return EncodeJob(*jobs[i].work, jobs[i].first_tile, jobs[i].tables.get(), worker);
     });
   }
 
-  void EncodeJob(Work& work, std::size_t first_tile, const ExpandedTables* tables, std::size_t worker_index) {
+  // Gives each tile its new units.
+  static Status ProvideNewUnits(const Work& work, std::uint64_t first_unit, std::span<TileInput> tiles,
+                                std::vector<std::uint8_t>& read) {
+    const EncodeEntry& source = *work.source;
+    const auto unit_bytes = static_cast<std::size_t>(work.map->unit_bytes());
+    const std::uint8_t* new_units = nullptr;
+    if (source.reader == nullptr) {
+      new_units = source.new_bytes.data() + first_unit * unit_bytes;
+    } else if (!source.has_old || !source.reader->reads_small_pieces()) {
+      std::uint32_t count = 0;
+      for (const TileInput& tile : tiles) count += tile.count;
+      read.resize(count * unit_bytes);
+      WW_RETURN_IF_ERROR(source.reader->Read({&first_unit, 1}, count, read.data()));
+      new_units = read.data();
+    }
+    std::uint64_t done = 0;
+    for (TileInput& tile : tiles) {
+      tile.first_unit = first_unit + done;
+      if (new_units == nullptr) {
+        tile.reader = source.reader;
+      } else {
+        tile.new_units = new_units + done * unit_bytes;
+      }
+      done += tile.count;
+    }
+    return Ok();
+  }
+
+  Status EncodeJob(Work& work, std::size_t first_tile, const ExpandedTables* tables, std::size_t worker_index) {
     Worker& worker = workers_[worker_index];
     const int unit_bytes = work.map->unit_bytes();
     const std::size_t count = std::min(kLanes, work.TileCount() - first_tile);
@@ -198,18 +270,19 @@ class DeltaEncoder {
     for (std::size_t k = 0; k < count; ++k) {
       const std::uint64_t begin = std::uint64_t{first_tile + k} << work.coding->tile_log2;
       const std::size_t offset = begin * static_cast<std::size_t>(unit_bytes);
-      tiles[k].new_units = work.source->new_bytes.data() + offset;
       tiles[k].old_units = work.source->has_old ? work.source->old_bytes.data() + offset : nullptr;
       tiles[k].count =
           static_cast<std::uint32_t>(std::min<std::uint64_t>(work.TileUnits(), work.map->unit_count() - begin));
     }
-    const std::span<const TileInput> inputs = std::span(tiles).first(count);
+    const std::span<TileInput> inputs = std::span(tiles).first(count);
+    const std::uint64_t first_unit = std::uint64_t{first_tile} << work.coding->tile_log2;
+    WW_RETURN_IF_ERROR(ProvideNewUnits(work, first_unit, inputs, worker.read));
     if (work.coding->mode == EntryMode::kSparse) {
-      worker.encoder.EncodeSparse(inputs, unit_bytes, *tables);
+      WW_RETURN_IF_ERROR(worker.encoder.EncodeSparse(inputs, unit_bytes, *tables));
     } else if (work.coding->mode == EntryMode::kDense) {
-      worker.encoder.EncodeDense(inputs, unit_bytes, *tables);
+      WW_RETURN_IF_ERROR(worker.encoder.EncodeDense(inputs, unit_bytes, *tables));
     } else if (work.source->has_old) {
-      worker.encoder.Compare(inputs, unit_bytes);
+      WW_RETURN_IF_ERROR(worker.encoder.Compare(inputs, unit_bytes));
     }
     for (std::size_t k = 0; k < count; ++k) {
       const std::size_t tile = first_tile + k;
@@ -225,6 +298,7 @@ class DeltaEncoder {
       WithUnit(unit_bytes,
                [&]<typename Unit>() { AccountFor<Unit>(work, tile, tiles[k], worker, worker.encoder.changes(k)); });
     }
+    return Ok();
   }
 
   // Digest, counts, the base copy and the old bits of one tile.
@@ -290,11 +364,22 @@ class DeltaEncoder {
     if (work.coding->mode != EntryMode::kGaps) return false;
     std::uint64_t bytes = 0;
     for (const StoredStream& stream : work.streams) bytes += stream.size;
-    return bytes >= work.source->new_bytes.size();
+    return bytes >= work.Bytes();
+  }
+
+  // All new bits of an entry; `read` holds those that come from a reader.
+  static Result<std::span<const std::uint8_t>> WholeBytes(const Work& work,
+                                                          std::deque<std::vector<std::uint8_t>>& read) {
+    if (work.source->reader == nullptr) return work.source->new_bytes;
+    std::vector<std::uint8_t>& bytes = read.emplace_back(work.Bytes());
+    WW_RETURN_IF_ERROR(
+        ReadUnits(*work.source->reader, 0, work.map->unit_count(), work.map->unit_bytes(), bytes.data()));
+    return std::span<const std::uint8_t>(bytes);
   }
 
   Result<EncodedDelta> Assemble() {
     EncodedDelta delta;
+    std::deque<std::vector<std::uint8_t>> read;
     delta.reports.resize(works_.size());
     DeltaFileParts parts;
     std::vector<bool> set_used(sets_.size(), false);
@@ -316,8 +401,9 @@ class DeltaEncoder {
       entry.before = work.source->before;
       entry.after = report.after;
       if (entry.mode == EntryMode::kWhole) {
-        entry.whole_bytes = work.source->new_bytes.size();
-        parts.payload.push_back(work.source->new_bytes);
+        entry.whole_bytes = work.Bytes();
+        WW_TRY(const std::span<const std::uint8_t> bytes, WholeBytes(work, read));
+        parts.payload.push_back(bytes);
         report.mode = "whole";
       } else {
         entry.table_set = work.coding->table_set;
@@ -348,10 +434,10 @@ class DeltaEncoder {
       if (HasTables(entry.mode)) entry.table_set = new_number[entry.table_set];
     }
     DescribeStates(parts.index, delta);
+    WW_TRY(delta.file, AssembleDeltaFile(parts));
     for (Worker& worker : workers_) {
       std::move(worker.replaced.begin(), worker.replaced.end(), std::back_inserter(delta.replaced));
     }
-    WW_TRY(delta.file, AssembleDeltaFile(parts));
     return delta;
   }
 

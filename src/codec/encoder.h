@@ -2,7 +2,8 @@
 //
 // Old and new are read from memory once, tile by tile, after a look at a sample. The same pass can bring the base copy
 // up to date and keep the old bits of what changed, so that a publish that fails later can be taken back. Memory beyond
-// the inputs: the file, and per thread a few tiles.
+// the inputs: the file, and per thread a few tiles. New bits that are not in memory as they are to be sent are made by
+// a reader, a few at a time.
 //
 // EncodeDelta is a pure function of its inputs (apart from the base copy it was asked to update): the bytes do not
 // depend on the number of threads, the instruction set or the machine.
@@ -20,6 +21,7 @@
 #include "codec/kernels.h"
 #include "codec/state.h"
 #include "codec/table_choice.h"
+#include "codec/unit_reader.h"
 #include "tensor/layout.h"
 
 namespace weightwire {
@@ -31,7 +33,8 @@ struct EncodeEntry {
   std::span<const std::uint8_t> old_bytes;  // empty for a tensor that the old state does not have …
   bool has_old = true;                      // … which this says, for an empty tensor has no bytes either
   std::span<const std::uint8_t> new_bytes;
-  Digest before;  // of the old bits of the box; zero without
+  const UnitReader* reader = nullptr;  // if set, it makes the new bits, and new_bytes is empty
+  Digest before;                       // of the old bits of the box; zero without
   // If set, the memory behind old_bytes: the new bits are written there.
   std::uint8_t* update = nullptr;
 };
@@ -71,7 +74,8 @@ struct EncodedDelta {
   std::vector<ReplacedUnits> replaced;
 };
 
-// Errors: kInvalidArgument when the request contradicts itself (sizes, boxes, order).
+// Errors: kInvalidArgument when the request contradicts itself (sizes, boxes, order); those of readers. After an error
+// the base copy is as it was, if old bits were to be kept.
 Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool);
 
 // Puts the old bits back into the base copy behind `entries`.

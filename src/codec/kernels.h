@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "codec/convert_kernels.h"
 #include "codec/encode_kernels.h"
 #include "codec/gap_tile.h"
 #include "codec/tables.h"
@@ -161,6 +162,7 @@ struct Kernels {
   void (*decode_gaps)(std::span<GapTile> tiles, int unit_bytes);
 
   const EncodeKernels* encode;
+  const ConvertKernels* convert;
 };
 
 // How many tiles are coded side by side, which hides the latency of the long chain of steps of each.

@@ -106,8 +106,9 @@ std::uint64_t SumRatesOfWidth(const std::uint8_t* units, std::uint32_t count, in
 }  // namespace
 
 const Kernels* ScalarKernels() {
-  static const Kernels kKernels = {"scalar",     FindChanged,  SumRatesOfWidth, DigestWords,
-                                   DigestShorts, DecodeSparse, DecodeGaps,      ScalarEncodeKernels()};
+  static const Kernels kKernels = {"scalar",    FindChanged,           SumRatesOfWidth,
+                                   DigestWords, DigestShorts,          DecodeSparse,
+                                   DecodeGaps,  ScalarEncodeKernels(), ScalarConvertKernels()};
   return &kKernels;
 }
 

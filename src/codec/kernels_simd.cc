@@ -214,7 +214,8 @@ HWY_INLINE int ColumnShift(const ClassRule& rule) {
 
 }  // namespace
 
-const EncodeKernels* GetEncodeKernels();  // encode_kernels_simd.cc
+const EncodeKernels* GetEncodeKernels();    // encode_kernels_simd.cc
+const ConvertKernels* GetConvertKernels();  // convert_kernels_simd.cc
 
 const Kernels* GetKernels() {
 #if HWY_TARGET == HWY_AVX3_DL
@@ -230,8 +231,8 @@ const Kernels* GetKernels() {
 #else
   constexpr const char* kName = "baseline";
 #endif
-  static const Kernels kKernels = {kName,        FindChanged,  SumRatesOfWidth, DigestWords,
-                                   DigestShorts, DecodeSparse, DecodeGaps,      GetEncodeKernels()};
+  static const Kernels kKernels = {kName,        FindChanged, SumRatesOfWidth,    DigestWords,        DigestShorts,
+                                   DecodeSparse, DecodeGaps,  GetEncodeKernels(), GetConvertKernels()};
   return &kKernels;
 }
 

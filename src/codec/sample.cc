@@ -62,19 +62,32 @@ void AskFor(const std::uint8_t* units, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(units + at, 0, 2);
 }
 
-// Calls function(first_unit, count, next_unit) for the pieces that are looked at; whether these are all. The last piece
-// is its own next one.
-template <typename Function>
-bool ForEachPiece(std::uint64_t units, std::uint64_t thinning, Function&& function) {
-  const std::uint64_t pieces = (units + kPieceUnits - 1) / kPieceUnits;
-  const std::uint64_t wanted =
-      std::min(pieces, std::max(kLeastUnits / kPieceUnits, (pieces + thinning - 1) / thinning));
-  for (std::uint64_t k = 0; k < wanted; ++k) {
-    const std::uint64_t begin = k * pieces / wanted * kPieceUnits;
-    const std::uint64_t next = k + 1 == wanted ? begin : (k + 1) * pieces / wanted * kPieceUnits;
-    function(begin, static_cast<std::uint32_t>(std::min(kPieceUnits, units - begin)), next);
+// The pieces of an entry that are looked at.
+class Pieces {
+ public:
+  Pieces(std::uint64_t units, std::uint64_t thinning)
+      : units_(units),
+        all_((units + kPieceUnits - 1) / kPieceUnits),
+        wanted_(std::min(all_, std::max(kLeastUnits / kPieceUnits, (all_ + thinning - 1) / thinning))) {}
+
+  [[nodiscard]] std::uint64_t count() const { return wanted_; }
+  [[nodiscard]] bool complete() const { return wanted_ == all_; }
+  [[nodiscard]] std::uint64_t begin(std::uint64_t k) const { return k * all_ / wanted_ * kPieceUnits; }
+  // All but the last piece of an entry are of the same size.
+  [[nodiscard]] std::uint32_t size(std::uint64_t k) const {
+    return static_cast<std::uint32_t>(std::min(kPieceUnits, units_ - begin(k)));
   }
-  return wanted == pieces;
+
+ private:
+  std::uint64_t units_;
+  std::uint64_t all_;
+  std::uint64_t wanted_;
+};
+
+// The new units of a piece.
+const std::uint8_t* UnitsOf(const NewUnits& new_units, const Pieces& pieces, std::uint64_t k, int unit_bytes) {
+  const std::uint64_t first = new_units.only_pieces ? k * kPieceUnits : pieces.begin(k);
+  return new_units.units + first * static_cast<std::uint64_t>(unit_bytes);
 }
 
 }  // namespace
@@ -100,20 +113,38 @@ std::uint64_t SampleThinning(std::uint64_t units_of_request) {
   return std::clamp<std::uint64_t>(units_of_request / kSampleUnits, 1, kMostThinning);
 }
 
-Sample TakeSample(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint64_t units, int unit_bytes,
+Result<std::vector<std::uint8_t>> ReadPieces(const UnitReader& reader, std::uint64_t units, int unit_bytes,
+                                             std::uint64_t thinning) {
+  const Pieces pieces(units, thinning);
+  std::vector<std::uint8_t> read(pieces.count() * kPieceUnits * static_cast<std::size_t>(unit_bytes));
+  std::vector<std::uint64_t> firsts;
+  for (std::uint64_t k = 0; k < pieces.count() && pieces.size(k) == kPieceUnits; ++k) firsts.push_back(pieces.begin(k));
+  if (!firsts.empty()) WW_RETURN_IF_ERROR(reader.Read(firsts, kPieceUnits, read.data()));
+  if (firsts.size() < pieces.count()) {
+    const std::uint64_t last = pieces.begin(firsts.size());
+    std::uint8_t* const to = read.data() + firsts.size() * kPieceUnits * static_cast<std::size_t>(unit_bytes);
+    WW_RETURN_IF_ERROR(reader.Read({&last, 1}, pieces.size(firsts.size()), to));
+  }
+  return read;
+}
+
+Sample TakeSample(const std::uint8_t* old_units, NewUnits new_units, std::uint64_t units, int unit_bytes,
                   const ClassRule& rule, std::uint64_t thinning, const Kernels& kernels) {
   Sample sample;
   sample.unit_bytes = unit_bytes;
   sample.units = units;
   FieldTallies tallies{};
-  sample.complete = ForEachPiece(units, thinning, [&](std::uint64_t begin, std::uint32_t count, std::uint64_t next) {
-    WithUnit(unit_bytes, [&]<typename Unit>() {
-      const std::size_t next_bytes = std::min(kPieceUnits, units - next) * sizeof(Unit);
-      AskFor(old_units + next * sizeof(Unit), next_bytes);
-      AskFor(new_units + next * sizeof(Unit), next_bytes);
-      const std::uint64_t offset = begin * sizeof(Unit);
-      CountPiece<Unit>(old_units + offset, new_units + offset, count, rule, kernels, tallies, sample);
-    });
+  const Pieces pieces(units, thinning);
+  sample.complete = pieces.complete();
+  WithUnit(unit_bytes, [&]<typename Unit>() {
+    for (std::uint64_t k = 0; k < pieces.count(); ++k) {
+      const std::uint64_t next = std::min(k + 1, pieces.count() - 1);
+      const std::size_t next_bytes = pieces.size(next) * sizeof(Unit);
+      AskFor(old_units + pieces.begin(next) * sizeof(Unit), next_bytes);
+      AskFor(UnitsOf(new_units, pieces, next, sizeof(Unit)), next_bytes);
+      CountPiece<Unit>(old_units + pieces.begin(k) * sizeof(Unit), UnitsOf(new_units, pieces, k, sizeof(Unit)),
+                       pieces.size(k), rule, kernels, tallies, sample);
+    }
   });
   for (const auto& tally : tallies) {
     for (std::size_t field = 0; field < tally.size(); ++field) sample.fields[field].units += tally[field];
@@ -121,15 +152,18 @@ Sample TakeSample(const std::uint8_t* old_units, const std::uint8_t* new_units, 
   return sample;
 }
 
-ChangeCount CountChanges(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint64_t units,
-                         int unit_bytes, std::uint64_t thinning, const Kernels& kernels) {
+ChangeCount CountChanges(const std::uint8_t* old_units, NewUnits new_units, std::uint64_t units, int unit_bytes,
+                         std::uint64_t thinning, const Kernels& kernels) {
   ChangeCount counted;
   std::array<std::uint16_t, kChunkUnits + 64> changed;
-  counted.complete = ForEachPiece(units, thinning, [&](std::uint64_t begin, std::uint32_t count, std::uint64_t) {
-    const std::uint64_t offset = begin * static_cast<std::uint64_t>(unit_bytes);
-    counted.units_sampled += count;
-    counted.changed += kernels.find_changed(old_units + offset, new_units + offset, count, unit_bytes, changed.data());
-  });
+  const Pieces pieces(units, thinning);
+  counted.complete = pieces.complete();
+  for (std::uint64_t k = 0; k < pieces.count(); ++k) {
+    counted.units_sampled += pieces.size(k);
+    counted.changed +=
+        kernels.find_changed(old_units + pieces.begin(k) * static_cast<std::uint64_t>(unit_bytes),
+                             UnitsOf(new_units, pieces, k, unit_bytes), pieces.size(k), unit_bytes, changed.data());
+  }
   return counted;
 }
 

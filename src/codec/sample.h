@@ -11,6 +11,7 @@
 
 #include "codec/kernels.h"
 #include "codec/tables.h"
+#include "codec/unit_reader.h"
 
 namespace weightwire {
 
@@ -38,17 +39,26 @@ struct Sample {
 // look, and large ones do not need it.
 std::uint64_t SampleThinning(std::uint64_t units_of_request);
 
+// The new units of an entry: all of them in memory, or only those of the pieces that are looked at, one after another.
+struct NewUnits {
+  const std::uint8_t* units = nullptr;
+  bool only_pieces = false;
+};
+// The pieces that are looked at, from a reader.
+Result<std::vector<std::uint8_t>> ReadPieces(const UnitReader& reader, std::uint64_t units, int unit_bytes,
+                                             std::uint64_t thinning);
+
 // What can be known without a look at the bits themselves.
 struct ChangeCount {
   std::uint64_t units_sampled = 0;
   std::uint64_t changed = 0;
   bool complete = true;
 };
-ChangeCount CountChanges(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint64_t units,
-                         int unit_bytes, std::uint64_t thinning, const Kernels& kernels);
+ChangeCount CountChanges(const std::uint8_t* old_units, NewUnits new_units, std::uint64_t units, int unit_bytes,
+                         std::uint64_t thinning, const Kernels& kernels);
 
 // Counts with the rule's field; `lowest` is not used yet.
-Sample TakeSample(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint64_t units, int unit_bytes,
+Sample TakeSample(const std::uint8_t* old_units, NewUnits new_units, std::uint64_t units, int unit_bytes,
                   const ClassRule& rule, std::uint64_t thinning, const Kernels& kernels);
 
 }  // namespace weightwire

@@ -11,26 +11,35 @@
 
 namespace weightwire {
 
+Result<const std::uint8_t*> TileEncoder::NewUnits(const TileInput& tile, std::uint32_t begin, std::uint32_t count,
+                                                  int unit_bytes) {
+  if (tile.reader == nullptr) return tile.new_units + std::size_t{begin} * static_cast<std::size_t>(unit_bytes);
+  chunk_.resize(kChunkUnits * static_cast<std::size_t>(unit_bytes));
+  const std::uint64_t first = tile.first_unit + begin;
+  WW_RETURN_IF_ERROR(tile.reader->Read({&first, 1}, count, chunk_.data()));
+  return chunk_.data();
+}
+
 template <typename Unit>
-void TileEncoder::FindChanged(const TileInput& tile, Lane& lane) const {
+Status TileEncoder::FindChanged(const TileInput& tile, Lane& lane) {
   std::array<std::uint16_t, kChunkUnits + 64> in_chunk;
   std::size_t total = 0;
   for (std::uint32_t begin = 0; begin < tile.count; begin += kChunkUnits) {
-    const std::size_t offset = std::size_t{begin} * sizeof(Unit);
-    const std::uint32_t found =
-        kernels_.find_changed(tile.old_units + offset, tile.new_units + offset,
-                              std::min(kChunkUnits, tile.count - begin), sizeof(Unit), in_chunk.data());
+    const std::uint32_t count = std::min(kChunkUnits, tile.count - begin);
+    const std::uint8_t* old_units = tile.old_units + std::size_t{begin} * sizeof(Unit);
+    WW_TRY(const std::uint8_t* new_units, NewUnits(tile, begin, count, sizeof(Unit)));
+    const std::uint32_t found = kernels_.find_changed(old_units, new_units, count, sizeof(Unit), in_chunk.data());
     lane.MakeRoom(total + found, sizeof(Unit));
     // The bits are taken along now, while they are at hand.
     for (std::uint32_t k = 0; k < found; ++k) {
-      const std::uint32_t at = begin + in_chunk[k];
-      lane.positions[total + k] = at;
-      StoreUnit<Unit>(lane.old_units.data(), total + k, LoadUnit<Unit>(tile.old_units, at));
-      StoreUnit<Unit>(lane.new_units.data(), total + k, LoadUnit<Unit>(tile.new_units, at));
+      lane.positions[total + k] = begin + in_chunk[k];
+      StoreUnit<Unit>(lane.old_units.data(), total + k, LoadUnit<Unit>(old_units, in_chunk[k]));
+      StoreUnit<Unit>(lane.new_units.data(), total + k, LoadUnit<Unit>(new_units, in_chunk[k]));
     }
     total += found;
   }
   lane.changed = total;
+  return Ok();
 }
 
 void TileEncoder::Lane::MakeRoom(std::size_t count, std::size_t unit_bytes) {
@@ -48,15 +57,15 @@ RansEvent* TileEncoder::Lane::EventsRoom(std::size_t count) {
 }
 
 template <typename Unit>
-void TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane) {
+Status TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane) {
   const EncodeKernels& kernels = *kernels_.encode;
   if (times_.size() < TimesRoom(tile.count)) times_.resize(TimesRoom(tile.count));
   ScanResult scanned;
   lane.changed = 0;
   for (std::uint32_t begin = 0; begin < tile.count; begin += kChunkUnits) {
-    const std::size_t offset = std::size_t{begin} * sizeof(Unit);
-    const ScanChunk chunk = {tile.old_units + offset, tile.new_units + offset, begin,
-                             std::min(kChunkUnits, tile.count - begin), scanned.time};
+    const std::uint32_t count = std::min(kChunkUnits, tile.count - begin);
+    WW_TRY(const std::uint8_t* new_units, NewUnits(tile, begin, count, sizeof(Unit)));
+    const ScanChunk chunk = {tile.old_units + std::size_t{begin} * sizeof(Unit), new_units, begin, count, scanned.time};
     lane.MakeRoom(lane.changed + chunk.count + kScanRoom, sizeof(Unit));
     lane.begins.resize(lane.positions.size());
     const FoundChanges found = {lane.positions.data() + lane.changed,
@@ -67,7 +76,7 @@ void TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& tabl
   }
   lane.event_count = 0;
   lane.single_steps = 0;
-  if (lane.changed == 0) return;  // a tile in which nothing changes takes no bytes
+  if (lane.changed == 0) return Ok();  // a tile in which nothing changes takes no bytes
   const SparseChanges changes = {tile.old_units,        tile.count,
                                  times_.data(),         scanned.time,
                                  lane.changed,          lane.positions.data(),
@@ -77,15 +86,20 @@ void TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& tabl
   const EventCounts counts = kernels.make_events(changes, sizeof(Unit), tables, events);
   lane.event_count = counts.events;
   lane.single_steps = counts.single_steps;
+  return Ok();
 }
 
 template <typename Unit>
-void TileEncoder::DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane) {
+Status TileEncoder::DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane) {
   RansEvent* const events = lane.EventsRoom(kMaxEventsPerUnit * std::size_t{tile.count});
   RansEvent* event = events;
+  const std::uint8_t* new_units = nullptr;
   for (std::uint32_t i = 0; i < tile.count; ++i) {
+    if (i % kChunkUnits == 0) {
+      WW_TRY(new_units, NewUnits(tile, i, std::min(kChunkUnits, tile.count - i), sizeof(Unit)));
+    }
     const Unit old_unit = LoadUnit<Unit>(tile.old_units, i);
-    const Unit new_unit = LoadUnit<Unit>(tile.new_units, i);
+    const Unit new_unit = LoadUnit<Unit>(new_units, i % kChunkUnits);
     const std::uint32_t field = static_cast<std::uint32_t>(old_unit >> tables.rule.shift) & tables.rule.FieldMask();
     const std::uint32_t unit_class = tables.class_of_field[field];
     if (old_unit == new_unit) {
@@ -98,31 +112,39 @@ void TileEncoder::DenseEvents(const TileInput& tile, const ExpandedTables& table
     event = AppendRawBits((bucket.extra << 1) | (step.down ? 1 : 0), bucket.extra_bits + 1, event);
   }
   lane.event_count = static_cast<std::size_t>(event - events);
+  return Ok();
 }
 
-void TileEncoder::EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables) {
+Status TileEncoder::EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables) {
   WW_CHECK(tiles.size() <= kLanes);
-  WithUnit(unit_bytes, [&]<typename Unit>() {
-    for (std::size_t k = 0; k < tiles.size(); ++k) SparseEvents<Unit>(tiles[k], tables, lanes_[k]);
-  });
-  PushEvents(tiles.size());
-}
-
-void TileEncoder::EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables) {
-  WW_CHECK(tiles.size() <= kLanes);
-  WithUnit(unit_bytes, [&]<typename Unit>() {
+  WW_RETURN_IF_ERROR(WithUnit(unit_bytes, [&]<typename Unit>() -> Status {
     for (std::size_t k = 0; k < tiles.size(); ++k) {
-      FindChanged<Unit>(tiles[k], lanes_[k]);
-      DenseEvents<Unit>(tiles[k], tables, lanes_[k]);
+      WW_RETURN_IF_ERROR(SparseEvents<Unit>(tiles[k], tables, lanes_[k]));
     }
-  });
+    return Ok();
+  }));
   PushEvents(tiles.size());
+  return Ok();
 }
 
-void TileEncoder::Compare(std::span<const TileInput> tiles, int unit_bytes) {
+Status TileEncoder::EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables) {
   WW_CHECK(tiles.size() <= kLanes);
-  WithUnit(unit_bytes, [&]<typename Unit>() {
-    for (std::size_t k = 0; k < tiles.size(); ++k) FindChanged<Unit>(tiles[k], lanes_[k]);
+  WW_RETURN_IF_ERROR(WithUnit(unit_bytes, [&]<typename Unit>() -> Status {
+    for (std::size_t k = 0; k < tiles.size(); ++k) {
+      WW_RETURN_IF_ERROR(FindChanged<Unit>(tiles[k], lanes_[k]));
+      WW_RETURN_IF_ERROR(DenseEvents<Unit>(tiles[k], tables, lanes_[k]));
+    }
+    return Ok();
+  }));
+  PushEvents(tiles.size());
+  return Ok();
+}
+
+Status TileEncoder::Compare(std::span<const TileInput> tiles, int unit_bytes) {
+  WW_CHECK(tiles.size() <= kLanes);
+  return WithUnit(unit_bytes, [&]<typename Unit>() -> Status {
+    for (std::size_t k = 0; k < tiles.size(); ++k) WW_RETURN_IF_ERROR(FindChanged<Unit>(tiles[k], lanes_[k]));
+    return Ok();
   });
 }
 

@@ -12,6 +12,7 @@
 #include "codec/kernels.h"
 #include "codec/rans.h"
 #include "codec/tables.h"
+#include "codec/unit_reader.h"
 
 namespace weightwire {
 
@@ -20,6 +21,9 @@ struct TileInput {
   const std::uint8_t* old_units = nullptr;
   const std::uint8_t* new_units = nullptr;
   std::uint32_t count = 0;
+  // If set, it makes the new units, from first_unit on; new_units is not used.
+  const UnitReader* reader = nullptr;
+  std::uint64_t first_unit = 0;
 };
 
 // What a tile changes: positions, ascending, with the bits before and after.
@@ -35,11 +39,11 @@ class TileEncoder {
   explicit TileEncoder(const Kernels& kernels) : kernels_(kernels) {}
 
   // Each takes up to kLanes tiles. Afterwards stream(k) is tile k's bytes and changes(k) what it changes, valid until
-  // the next call. REQUIRES: the tables can code every step that occurs.
-  void EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables);
-  void EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables);
+  // the next call. The only errors are those of readers. REQUIRES: the tables can code every step that occurs.
+  Status EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables);
+  Status EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables);
   // Finds the changes, and makes no stream.
-  void Compare(std::span<const TileInput> tiles, int unit_bytes);
+  Status Compare(std::span<const TileInput> tiles, int unit_bytes);
 
   [[nodiscard]] std::span<const std::uint8_t> stream(std::size_t k) const { return lanes_[k].stream; }
   [[nodiscard]] TileChanges changes(std::size_t k) const {
@@ -67,16 +71,19 @@ class TileEncoder {
     RansEvent* EventsRoom(std::size_t count);
   };
 
+  // The new units of a chunk, which a reader makes in chunk_.
+  Result<const std::uint8_t*> NewUnits(const TileInput& tile, std::uint32_t begin, std::uint32_t count, int unit_bytes);
   template <typename Unit>
-  void FindChanged(const TileInput& tile, Lane& lane) const;
+  Status FindChanged(const TileInput& tile, Lane& lane);
   template <typename Unit>
-  void SparseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane);
+  Status SparseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane);
   template <typename Unit>
-  void DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane);
+  Status DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane);
   void PushEvents(std::size_t lane_count);
 
   const Kernels& kernels_;
   std::vector<std::uint32_t> times_;
+  std::vector<std::uint8_t> chunk_;
   std::array<Lane, kLanes> lanes_;
 };
 

@@ -12,11 +12,11 @@ namespace weightwire {
 
 Status CheckBits(const StateBits& bits) {
   const Layout& layout = *bits.layout;
-  if (bits.tensors.size() != layout.size()) {
+  if (bits.tensors.size() != layout.size() || (!bits.readers.empty() && bits.readers.size() != layout.size())) {
     return Error(ErrorCode::kInvalidArgument, "cannot publish: the state does not have a tensor for each of its names");
   }
   for (std::size_t i = 0; i < layout.size(); ++i) {
-    if (bits.tensors[i].size() == layout.byte_size(i)) continue;
+    if (bits.tensors[i].size() == (bits.reader(i) == nullptr ? layout.byte_size(i) : 0)) continue;
     return Error(ErrorCode::kInvalidArgument,
                  "cannot publish: the data of '" + layout.tensors()[i].name + "' is not of the size its shape says");
   }
@@ -48,10 +48,7 @@ Status BaseCopy::Replace(const StateBits& bits, Version version) {
   Lose();
   WW_TRY(std::unique_ptr<BaseStorage> storage, maker_.Make(bits.layout));
   WW_TRY(const std::vector<std::uint8_t*> to, storage->ForWriting());
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    WW_CHECK(bits.tensors[i].size() == bits.layout->byte_size(i));
-    std::copy(bits.tensors[i].begin(), bits.tensors[i].end(), to[i]);
-  }
+  for (std::size_t i = 0; i < to.size(); ++i) WW_RETURN_IF_ERROR(CopyBits(bits, i, to[i]));
   // Of the copy, not of the original: what is digested is what the next delta is made from.
   std::vector<std::span<const std::uint8_t>> copies;
   for (std::size_t i = 0; i < to.size(); ++i) copies.push_back(storage->bytes(i));
@@ -125,6 +122,7 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
     EncodeEntry entry;
     entry.tensor = i;
     entry.new_bytes = bits.tensors[i];
+    entry.reader = bits.reader(i);
     const auto origin = before->FindSame(after.tensors()[i]);
     entry.has_old = origin.has_value();
     if (origin.has_value()) {
@@ -133,6 +131,16 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
       entry.update = update[i];
     }
     request.entries.push_back(std::move(entry));
+  }
+  // A new tensor has no old bits to take back, so what can go wrong with it comes first.
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    if (request.entries[i].has_old) continue;
+    if (const Status copied = CopyBits(bits, i, update[i]); !copied.ok()) {
+      Lose();  // its storage has been reshaped
+      return copied.error();
+    }
+    request.entries[i].new_bytes = target.bytes(i);
+    request.entries[i].reader = nullptr;
   }
   std::optional<Result<EncodedDelta>> encoded;
   exclusion_([&] {
@@ -145,9 +153,6 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
     for (auto& [tensor, units] : step.replaced) {
       std::ranges::sort(units, {}, &ReplacedUnits::first_unit);
     }
-    for (std::size_t i = 0; i < after.size(); ++i) {
-      if (!request.entries[i].has_old) std::copy(bits.tensors[i].begin(), bits.tensors[i].end(), update[i]);
-    }
     const bool same = !step.reshapes && step.replaced.empty();
     if (same && unless_same) return;
     if (reshaped != nullptr) storage_ = std::move(reshaped);
@@ -155,8 +160,7 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
     ++version_;
   });
   if (!encoded->ok()) {
-    // A bad request is refused before anything is written; other errors come when the base has moved.
-    if (encoded->error().code() != ErrorCode::kInvalidArgument || reshaped != nullptr) Lose();
+    if (reshaped != nullptr) Lose();  // the bits are as they were, but in storage that was to be dropped
     return encoded->error();
   }
   EncodedDelta& delta = encoded->value();

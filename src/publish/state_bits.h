@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "base/result.h"
+#include "codec/unit_reader.h"
 #include "tensor/layout.h"
 
 namespace weightwire {
@@ -14,6 +16,15 @@ namespace weightwire {
 struct StateBits {
   std::shared_ptr<const Layout> layout;
   std::vector<std::span<const std::uint8_t>> tensors;
+  // Empty, or by the layout: a tensor that has one is made by it, and its bytes are empty.
+  std::vector<const UnitReader*> readers = {};
+
+  [[nodiscard]] const UnitReader* reader(std::size_t tensor) const {
+    return readers.empty() ? nullptr : readers[tensor];
+  }
 };
+
+// All bits of a tensor to memory of its size.
+Status CopyBits(const StateBits& bits, std::size_t tensor, std::uint8_t* to);
 
 }  // namespace weightwire

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <atomic>
+#include <deque>
+
 #include "codec/models.h"
 #include "codec/units.h"
 #include "testing/random_tensors.h"
@@ -245,6 +248,73 @@ RC_GTEST_PROP(Delta, UpdatesTheBaseCopyAndTakesItBack, ()) {
   RC_ASSERT(copy == pair.after);
   TakeBack(delta.replaced, request.entries, *pair.after.layout);
   RC_ASSERT(copy == pair.before);
+}
+
+// --- readers ---
+
+// Gives a tensor's units as one that makes them would, and fails when it has been asked too often.
+class BytesReader final : public UnitReader {
+ public:
+  BytesReader(std::span<const std::uint8_t> bytes, int unit_bytes, bool small_pieces, std::atomic<int>& calls_left)
+      : bytes_(bytes), unit_bytes_(unit_bytes), small_pieces_(small_pieces), calls_left_(calls_left) {}
+
+  Status Read(std::span<const std::uint64_t> firsts, std::uint32_t count, std::uint8_t* out) const override {
+    if (--calls_left_ < 0) return Error(ErrorCode::kIo, "the weights are gone");
+    const std::size_t size = count * static_cast<std::size_t>(unit_bytes_);
+    for (const std::uint64_t first : firsts) {
+      const auto piece = bytes_.subspan(first * static_cast<std::size_t>(unit_bytes_), size);
+      out = std::copy(piece.begin(), piece.end(), out);
+    }
+    return Ok();
+  }
+  [[nodiscard]] bool reads_small_pieces() const override { return small_pieces_; }
+
+ private:
+  std::span<const std::uint8_t> bytes_;
+  int unit_bytes_;
+  bool small_pieces_;
+  std::atomic<int>& calls_left_;
+};
+
+// Some of the new bits come from readers.
+std::deque<BytesReader> ReadersFor(Random& random, const Pair& pair, EncodeRequest& request,
+                                   std::atomic<int>& calls_left) {
+  std::deque<BytesReader> readers;
+  for (EncodeEntry& entry : request.entries) {
+    if (Below(random, 4) == 0) continue;
+    const int unit_bytes = UnitBytes(pair.after.layout->tensors()[entry.tensor].dtype);
+    entry.reader = &readers.emplace_back(entry.new_bytes, unit_bytes, Below(random, 2) == 0, calls_left);
+    entry.new_bytes = {};
+  }
+  return readers;
+}
+
+RC_GTEST_PROP(Delta, IsTheSameWhenNewBitsComeFromReaders, ()) {
+  Random random = AnySource();
+  const Pair pair = AnyPair(random, true);
+  const CodingRequest coding = kRequests[Below(random, std::size(kRequests))];
+  EncodeRequest request = WholeRequest(pair.before, pair.after, coding);
+  std::atomic<int> calls_left = 1 << 30;
+  const std::deque<BytesReader> readers = ReadersFor(random, pair, request, calls_left);
+  static ThreadPool pool(3);
+  RC_ASSERT(MustEncode(request, BestKernels(), pool).file == DeltaBetween(pair.before, pair.after, coding));
+}
+
+RC_GTEST_PROP(Delta, LeavesTheBaseCopyAsItWasWhenAReaderFails, ()) {
+  Random random = AnySource();
+  const Pair pair = AnyPair(random, false, 20'000);
+  const CodingRequest coding = kRequests[Below(random, std::size(kRequests))];
+  Model copy = pair.before;
+  EncodeRequest request = WholeRequest(copy, pair.after, coding);
+  for (std::size_t i = 0; i < request.entries.size(); ++i) request.entries[i].update = copy.tensors[i].data();
+  request.keep_old = true;
+  std::atomic<int> calls_left = static_cast<int>(Below(random, 12));
+  const std::deque<BytesReader> readers = ReadersFor(random, pair, request, calls_left);
+  static ThreadPool pool(3);
+  const auto delta = EncodeDelta(request, BestKernels(), pool);
+  RC_CLASSIFY(!delta.ok(), "a reader failed");
+  RC_ASSERT(copy == (delta.ok() ? pair.after : pair.before));
+  if (!delta.ok()) RC_ASSERT(delta.error().message() == "the weights are gone");
 }
 
 // --- parts ---

@@ -110,7 +110,7 @@ struct Tiles {
         }
       }
       const TileInput input{base.data() + begin * size, fresh.data() + begin * size, ends.back() - begin};
-      encoder.Compare({&input, 1}, width);
+      EXPECT_TRUE(encoder.Compare({&input, 1}, width).ok());
       streams.emplace_back();
       AppendGapStream(encoder.changes(0), width, streams.back());
     }

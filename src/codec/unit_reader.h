@@ -1,0 +1,33 @@
+// Readers: new bits that lie nowhere as they are to be published.
+//
+// A trainer may hold its weights as numbers of another type, in another order or on another device. A reader makes the
+// units that are asked for from them, piece by piece, so the encoder needs no second copy of the model.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+
+namespace weightwire {
+
+// The units of one entry, in row-major order of its box.
+//
+// Thread safety: any number of threads may read. The same units have the same bits as long as the state they are made
+// from stands still, which its owner sees to.
+class UnitReader {
+ public:
+  virtual ~UnitReader() = default;
+
+  // Pieces of `count` units each, which begin at the units `firsts`, one after another to `out`.
+  // REQUIRES: all are units of the entry.
+  virtual Status Read(std::span<const std::uint64_t> firsts, std::uint32_t count, std::uint8_t* out) const = 0;
+
+  // Whether a few thousand units at a time come as quickly as millions. They then never leave the cache.
+  [[nodiscard]] virtual bool reads_small_pieces() const = 0;
+};
+
+// Any number of units.
+Status ReadUnits(const UnitReader& reader, std::uint64_t first, std::uint64_t count, int unit_bytes, std::uint8_t* out);
+
+}  // namespace weightwire
