@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "readers.h"
 
 namespace nb = nanobind;
 
@@ -33,17 +34,29 @@ PublishedState ToStateBits(const nb::list& tensors, const nb::dict& aliases) {
   PublishedState state;
   std::vector<TensorSpec> specs;
   std::map<std::string, std::span<const std::uint8_t>> bytes;
+  std::map<std::string, const UnitReader*> readers;
   for (const nb::handle tensor : tensors) {
     TensorSpec spec = ToSpec(tensor);
-    auto array = nb::cast<ReadBytes>(tensor[3]);
-    bytes[spec.name] = {array.data(), array.size()};
-    state.kept.push_back(std::move(array));
+    const nb::object data = tensor[3];
+    if (nb::isinstance<PyReader>(data)) {
+      bytes[spec.name] = {};
+      readers[spec.name] = nb::cast<const PyReader&>(data).reader.get();
+      state.kept_readers.push_back(data);
+    } else {
+      auto array = nb::cast<ReadBytes>(data);
+      bytes[spec.name] = {array.data(), array.size()};
+      readers[spec.name] = nullptr;
+      state.kept.push_back(std::move(array));
+    }
     specs.push_back(std::move(spec));
   }
   Aliases ties;
   for (const auto& [alias, name] : aliases) ties[nb::cast<std::string>(alias)] = nb::cast<std::string>(name);
   state.bits.layout = std::make_shared<const Layout>(ValueOrRaise(Layout::Make(std::move(specs), std::move(ties))));
-  for (const TensorSpec& spec : state.bits.layout->tensors()) state.bits.tensors.push_back(bytes.at(spec.name));
+  for (const TensorSpec& spec : state.bits.layout->tensors()) {
+    state.bits.tensors.push_back(bytes.at(spec.name));
+    state.bits.readers.push_back(readers.at(spec.name));
+  }
   return state;
 }
 

@@ -18,10 +18,12 @@ namespace weightwire::python {
 using ReadBytes = nanobind::ndarray<const std::uint8_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 using WriteBytes = nanobind::ndarray<std::uint8_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
-// A list of (name, dtype, shape, bytes), and {alias: kept name}. The arrays are kept alive as long as this lives.
+// A list of (name, dtype, shape, bytes or Reader), and {alias: kept name}. Arrays and readers are kept alive as long as
+// this lives.
 struct PublishedState {
   StateBits bits;
   std::vector<ReadBytes> kept;
+  std::vector<nanobind::object> kept_readers;
 };
 PublishedState ToStateBits(const nanobind::list& tensors, const nanobind::dict& aliases);
 

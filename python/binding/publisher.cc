@@ -112,6 +112,7 @@ class PyPublisher {
     publisher.pipeline.anchor_percent = nb::cast<std::uint64_t>(options["anchor_percent"]);
     publisher.pipeline.max_versions = nb::cast<std::uint64_t>(options["spool_versions"]);
     publisher.skip_when_full = nb::cast<bool>(options["skip_when_full"]);
+    publisher.anchor_files.adapter = nb::cast<bool>(options["adapter"]);
     publisher.base_in_file = nb::cast<bool>(options["base_in_file"]);
     publisher.drop_lost_versions = nb::cast<bool>(options["drop_lost_versions"]);
     if (state.has_value()) publisher.state_directory = *state;

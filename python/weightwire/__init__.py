@@ -10,6 +10,7 @@
 {'w': array([1., 1., 1.], dtype=float32)}
 """
 
+from weightwire._published import Fp8
 from weightwire.errors import (
     CorruptError,
     InvalidArgumentError,
@@ -31,6 +32,7 @@ __all__ = [
     "CorruptError",
     "Follower",
     "FollowerStats",
+    "Fp8",
     "InvalidArgumentError",
     "IoError",
     "LimitError",

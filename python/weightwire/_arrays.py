@@ -54,17 +54,34 @@ def is_torch_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _torch_dtype_name(name: str, dtype: Any) -> str:
-    known = _NUMPY_TYPES.get(str(dtype).removeprefix("torch."))
+def dtype_name(name: str, array: Any) -> str:
+    """The type of a torch tensor or a numpy array, as safetensors calls it."""
+    known = _NUMPY_TYPES.get(str(array.dtype).removeprefix("torch."))
     if known is None:
-        raise InvalidArgumentError(f"'{name}' has the type {dtype}, which no checkpoint can hold")
+        raise InvalidArgumentError(f"'{name}' has the type {array.dtype}, which no checkpoint can hold")
     return known
+
+
+def named_dtype(dtype: Any) -> str:
+    """A type as a person gives it (torch.bfloat16, numpy's, "bfloat16" or "BF16") as safetensors calls it."""
+    text = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
+    known = text if text in _NUMPY_NAMES else _NUMPY_TYPES.get(text)
+    if known is None:
+        raise InvalidArgumentError(f"weights cannot be published as {dtype}")
+    return known
+
+
+def torch_dtype(name: str, torch: Any) -> Any:
+    found = getattr(torch, _NUMPY_NAMES.get(name, ""), None)
+    if found is None:
+        raise InvalidArgumentError(f"torch has no type for {name}")
+    return found
 
 
 def _torch_bits(name: str, tensor: Any, *, writable: bool) -> Bits:
     torch = _torch()
     tensor = tensor.detach()
-    dtype = _torch_dtype_name(name, tensor.dtype)
+    dtype = dtype_name(name, tensor)
     if tensor.device.type == "meta":
         raise InvalidArgumentError(f"'{name}' is on the meta device: it has no data")
     if writable and (tensor.device.type != "cpu" or not tensor.is_contiguous()):
@@ -125,7 +142,4 @@ def to_numpy(dtype: str, shape: tuple[int, ...], data: np.ndarray) -> np.ndarray
 def to_torch(dtype: str, shape: tuple[int, ...], data: np.ndarray) -> Any:
     import torch
 
-    torch_dtype = getattr(torch, _NUMPY_NAMES.get(dtype, ""), None)
-    if torch_dtype is None:
-        raise InvalidArgumentError(f"torch has no type for {dtype}")
-    return torch.from_numpy(data).view(torch_dtype).reshape(shape)
+    return torch.from_numpy(data).view(torch_dtype(dtype, torch)).reshape(shape)

@@ -1,6 +1,25 @@
 """The extension module. A test compares this with the module itself."""
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+
+class Reader: ...
+
+def converting_reader(
+    owner: object,
+    address: int,
+    dtype: str,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    to: str,
+    scales: np.ndarray | None,
+) -> Reader: ...
+def calling_reader(function: Callable[[list[int], int, np.ndarray], None], dtype: str) -> Reader: ...
+def block_scales(
+    address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], power_of_two: bool
+) -> np.ndarray: ...
 
 class Ticket:
     def look(self) -> dict[str, Any]: ...

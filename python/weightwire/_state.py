@@ -6,14 +6,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from weightwire._arrays import Bits, bits_of, is_torch_tensor
+from weightwire._arrays import bits_of, is_torch_tensor, named_dtype
+from weightwire._lora import Lora, adapter_tensors, is_peft, merged_tensors
+from weightwire._published import Fp8, Item, Lazy, fp8_items, item_of
 from weightwire.errors import InvalidArgumentError
 
 
 class State(NamedTuple):
-    """For the core: (name, dtype, shape, bytes) of each tensor, and {second name of a tied tensor: kept name}."""
+    """For the core: each tensor, and {second name of a tied tensor: kept name}."""
 
-    tensors: list[tuple[str, str, tuple[int, ...], Any]]
+    tensors: list[Item]
     aliases: dict[str, str]
 
 
@@ -56,13 +58,15 @@ def _ties(tensors: Mapping[str, Any], second_names: list[re.Pattern[str]]) -> di
     return aliases
 
 
-def tensors_of(model: Any) -> tuple[dict[str, Any], dict[str, str]]:
+def tensors_of(model: Any, lora: Lora = "adapter") -> tuple[dict[str, Any], dict[str, str]]:
     """The tensors by name, and the aliases."""
     if isinstance(model, Mapping):
         tensors = dict(model)
         aliases = _ties(tensors, [])
+    elif is_peft(model := unwrap(model)):
+        tensors = adapter_tensors(model) if lora == "adapter" else merged_tensors(model)
+        aliases = _ties(tensors, _patterns(model.get_base_model(), "_tied_weights_keys"))
     elif _is_module(model):
-        model = unwrap(model)
         ignored = _patterns(model, "_keys_to_ignore_on_save")
         tensors = {
             name: tensor
@@ -77,19 +81,30 @@ def tensors_of(model: Any) -> tuple[dict[str, Any], dict[str, str]]:
     return {name: tensor for name, tensor in tensors.items() if name not in aliases}, aliases
 
 
-def _converted(tensor: Any, dtype: Any) -> Any:
-    if dtype is None or not is_torch_tensor(tensor) or not tensor.is_floating_point():
-        return tensor
-    return tensor.detach().to(dtype)
+def linear_names(model: Any, tensors: Mapping[str, Any]) -> set[str]:
+    """The names of linear layers' weights: of a module, by its layers; else by what such names end in."""
+    matrices = {name for name, tensor in tensors.items() if len(tensor.shape) == 2 and not isinstance(tensor, Lazy)}
+    if isinstance(model, Mapping):
+        return {name for name in matrices if name.endswith("_proj.weight")}
+    import torch
+
+    layers = {name for name, module in unwrap(model).named_modules() if isinstance(module, torch.nn.Linear)}
+    return {name for name in matrices if name.removesuffix(".weight") in layers}
 
 
-def state_of(model: Any, dtype: Any) -> State:
-    """`dtype`: what floating-point torch tensors are rounded to, as `tensor.to(dtype)` does; None leaves them."""
-    tensors, aliases = tensors_of(model)
-    items = []
+def state_of(model: Any, dtype: Any, lora: Lora = "adapter") -> State:
+    """`dtype`: what floating-point tensors are rounded to, as torch does, or an Fp8; None leaves them."""
+    tensors, aliases = tensors_of(model, lora)
+    if not isinstance(dtype, Fp8):
+        to = None if dtype is None else named_dtype(dtype)
+        return State([item_of(name, tensor, to) for name, tensor in tensors.items()], aliases)
+    linear = linear_names(model, tensors)
+    items: list[Item] = []
     for name, tensor in tensors.items():
-        bits: Bits = bits_of(name, _converted(tensor, dtype))
-        items.append((name, *bits))
+        if dtype.quantizes(name, name in linear):
+            items += fp8_items(name, tensor, dtype)
+        else:
+            items.append(item_of(name, tensor, named_dtype(dtype.rest)))
     return State(items, aliases)
 
 

@@ -124,6 +124,7 @@ class Follower:
         self._poll_seconds = poll_seconds
         self._pending: Update | None = None
         self._applied: Update | None = None
+        self._loaded: Update | None = None
         self._core = _core.Follower(
             os.fspath(run),
             target_of(target) if isinstance(target, Mapping) else os.fspath(target),
@@ -156,9 +157,8 @@ class Follower:
         if not has_update:
             self._pending = None
             if after.version != before.version and after.version is not None:  # a mirror's first load
-                update = Update(self, before, after)
-                update.seconds = 0.0
-                return update
+                self._loaded = Update(self, before, after)
+                return self._loaded
             return None
         self._pending = Update(self, before, after)
         return self._pending
@@ -246,6 +246,9 @@ class Follower:
         self.close()
 
     def _apply(self, update: Update) -> None:
+        if update is self._loaded:  # is in place already
+            self._loaded = None
+            return
         if update is not self._pending:
             raise InvalidArgumentError(f"{update!r} cannot be applied: it was, or there is a newer one")
         self._core.apply()

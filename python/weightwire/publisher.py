@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 from weightwire import _core
+from weightwire._carried import write_carried
+from weightwire._lora import Lora, is_peft
 from weightwire._state import state_of, unwrap
 from weightwire.errors import InvalidArgumentError, WaitTimeout
 
@@ -122,8 +124,10 @@ class Publisher:
     run             where the run lies, made if missing: a path, file://, s3:// or hf:// URL
     anchor_every    an anchor (a full checkpoint) each so many versions; 0: not by this rule
     anchor_percent  an anchor when the deltas since the last add up to this share of the model; 0: not by this rule
-    dtype           what floating-point torch tensors are rounded to (torch.bfloat16), as `tensor.to` does; None: as
-                    they are
+    dtype           what floating-point tensors are rounded to (torch.bfloat16), as `tensor.to` does, without a second
+                    copy of them; `Fp8(...)` for fp8 with scales; None: as they are
+    lora            of a PEFT model, publish the "adapter" alone, as its save_pretrained does, or all weights with the
+                    adapters "merged" into them
     carry           a directory whose configuration and tokenizer files go with every anchor; by default, those of a
                     transformers model and of `tokenizer`
     state           a directory for what a restart needs: the versions not sent yet and, with base="file", the base
@@ -141,6 +145,7 @@ class Publisher:
         anchor_every: int = 100,
         anchor_percent: int = 100,
         dtype: Any = None,
+        lora: Lora = "adapter",
         tokenizer: Any = None,
         carry: str | os.PathLike[str] | None = None,
         state: str | os.PathLike[str] | None = None,
@@ -156,12 +161,16 @@ class Publisher:
             raise InvalidArgumentError('base is "memory" or "file", and when_full is "wait" or "skip"')
         if base == "file" and state is None:
             raise InvalidArgumentError('base="file" needs a directory to lie in: give state=')
+        if lora not in ("adapter", "merged"):
+            raise InvalidArgumentError('lora is "adapter" or "merged"')
         self._model = model
         self._dtype = dtype
+        self._lora = lora
         self._step = -1
         # Every anchor reads them anew, so they stay as long as the publisher.
         self._carried = tempfile.TemporaryDirectory(prefix="weightwire-")
-        carried = carry if carry is not None else _write_carried(model, tokenizer, Path(self._carried.name))
+        if carry is None:
+            carry = write_carried(model, tokenizer, dtype, lora, Path(self._carried.name))
         self._core = _core.Publisher(
             os.fspath(run),
             {
@@ -171,7 +180,8 @@ class Publisher:
                 "skip_when_full": when_full == "skip",
                 "state": None if state is None else os.fspath(state),
                 "base_in_file": base == "file",
-                "carried": None if carried is None else os.fspath(carried),
+                "carried": None if carry is None else os.fspath(carry),
+                "adapter": lora == "adapter" and is_peft(unwrap(model)),
                 "single_writer": single_writer,
                 "drop_lost_versions": drop_lost_versions,
                 "threads": threads,
@@ -191,7 +201,7 @@ class Publisher:
         if model is None:
             raise InvalidArgumentError("nothing to publish: the publisher was made without a model")
         self._step = self._step + 1 if step is None else step
-        state = state_of(model, self._dtype)
+        state = state_of(model, self._dtype, self._lora)
         return Ticket(self._core.publish(state.tensors, state.aliases, self._step))
 
     def drain(self, timeout: float | None = None) -> None:
@@ -241,13 +251,3 @@ class Publisher:
                 raise
         finally:
             self.close()
-
-
-def _write_carried(model: Any, tokenizer: Any, directory: Path) -> Path | None:
-    """The configuration of a transformers model, and the tokenizer, as save_pretrained writes them."""
-    model = unwrap(model)
-    for part in (getattr(model, "config", None), getattr(model, "generation_config", None), tokenizer):
-        save = getattr(part, "save_pretrained", None)
-        if save is not None:
-            save(directory)
-    return directory if any(directory.iterdir()) else None

@@ -748,7 +748,7 @@ Result<MirrorInPlace::Ready> MirrorInPlace::CheckLoaded(const Held& held, const 
   }
   WW_TRY(const std::vector<std::string> owned, OwnedFiles());
   std::set<std::string> gone(owned.begin(), owned.end());
-  gone.insert({kSingleFileName, kIndexFileName});
+  gone.insert({kSingleFileName, kIndexFileName, kAdapterFileName});
   if (content_.has_value()) {
     for (const CheckpointFile& file : content_->checkpoint().files()) gone.insert(file.name);
   }

@@ -122,14 +122,18 @@ Result<Checkpoint> Checkpoint::OpenDirectory(FileSystem& files, const std::files
   WeightMap weight_map;
   std::map<std::string, std::unique_ptr<FileMap>> maps;
   WW_TRY(std::unique_ptr<FileMap> single, MapIfThere(files, directory / kSingleFileName));
+  WW_TRY(const std::unique_ptr<FileMap> index, MapIfThere(files, directory / kIndexFileName));
   if (single != nullptr) {
     maps.emplace(kSingleFileName, std::move(single));
-  } else {
-    WW_TRY(const std::unique_ptr<FileMap> index, MapIfThere(files, directory / kIndexFileName));
-    if (index == nullptr) {
-      return Error(ErrorCode::kNotFound, fmt::format("{} is not a checkpoint: it holds neither {} nor {}",
-                                                     directory.string(), kSingleFileName, kIndexFileName));
+  } else if (index == nullptr) {
+    WW_TRY(std::unique_ptr<FileMap> adapter, MapIfThere(files, directory / kAdapterFileName));
+    if (adapter == nullptr) {
+      return Error(ErrorCode::kNotFound,
+                   fmt::format("{} is not a checkpoint: it holds neither {} nor {} nor {}", directory.string(),
+                               kSingleFileName, kIndexFileName, kAdapterFileName));
     }
+    maps.emplace(kAdapterFileName, std::move(adapter));
+  } else {
     storage->has_index = true;
     auto parsed = ParseShardIndex({reinterpret_cast<const char*>(index->bytes().data()), index->bytes().size()});
     if (!parsed.ok()) return parsed.error().In((directory / kIndexFileName).string());

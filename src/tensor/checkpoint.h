@@ -95,6 +95,7 @@ class Checkpoint {
 };
 
 inline constexpr const char* kSingleFileName = "model.safetensors";
+inline constexpr const char* kAdapterFileName = "adapter_model.safetensors";  // PEFT's
 inline constexpr const char* kIndexFileName = "model.safetensors.index.json";
 
 }  // namespace weightwire

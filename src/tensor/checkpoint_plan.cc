@@ -73,7 +73,7 @@ CheckpointPlan PlanFresh(const Layout& layout, const CheckpointOptions& options)
   std::vector<std::vector<TensorSpec>> shards(1);
   std::uint64_t shard_bytes = 0;
   for (std::size_t i = 0; i < layout.size(); ++i) {
-    if (!shards.back().empty() && shard_bytes + layout.byte_size(i) > options.max_shard_bytes) {
+    if (!options.adapter && !shards.back().empty() && shard_bytes + layout.byte_size(i) > options.max_shard_bytes) {
       shards.emplace_back();
       shard_bytes = 0;
     }
@@ -84,8 +84,9 @@ CheckpointPlan PlanFresh(const Layout& layout, const CheckpointOptions& options)
   std::vector<std::size_t> file_of(layout.size());
   for (std::size_t s = 0; s < shards.size(); ++s) {
     PlannedFile file{
-        .name = shards.size() == 1 ? kSingleFileName
-                                   : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size()),
+        .name = options.adapter      ? kAdapterFileName
+                : shards.size() == 1 ? kSingleFileName
+                                     : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size()),
         .metadata = options.metadata,
         .specs = {},
         .sources = {},

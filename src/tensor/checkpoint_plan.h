@@ -30,12 +30,14 @@ struct CheckpointOptions {
   std::uint64_t max_shard_bytes = 5'000'000'000;
   // transformers does not load a file without "format".
   Metadata metadata = {{"format", "pt"}};
+  // The tensors are an adapter's: all in adapter_model.safetensors, where PEFT looks for them.
+  bool adapter = false;
 };
 
 // The files of `like`, with what differs in `layout` put where WriteCheckpointLike (checkpoint_writer.h) says.
 [[nodiscard]] CheckpointPlan PlanLike(const Checkpoint& like, const Layout& layout);
 
-// model.safetensors, or shards named model-00001-of-0000N.safetensors in order of the layout.
+// model.safetensors (or an adapter's file), or shards named model-00001-of-0000N.safetensors in order of the layout.
 [[nodiscard]] CheckpointPlan PlanFresh(const Layout& layout, const CheckpointOptions& options);
 
 // The text of model.safetensors.index.json for these files.

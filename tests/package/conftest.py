@@ -61,3 +61,15 @@ def assert_same(one, other):
 def weightwire_command():
     """The command built from the same sources."""
     return os.environ["WEIGHTWIRE"]
+
+
+def assert_same_tensors(one, other):
+    """Of torch, bit for bit."""
+    import torch
+
+    assert sorted(one) == sorted(other)
+    for name, tensor in one.items():
+        assert tensor.dtype == other[name].dtype and tensor.shape == other[name].shape, name
+        assert torch.equal(
+            tensor.contiguous().view(-1).view(torch.uint8), other[name].contiguous().view(-1).view(torch.uint8)
+        ), name

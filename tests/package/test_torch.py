@@ -2,18 +2,9 @@
 
 import pytest
 import weightwire as ww
-from conftest import publish, tiny_model
+from conftest import assert_same_tensors, publish, tiny_model
 
 torch = pytest.importorskip("torch")
-
-
-def assert_same_tensors(one, other):
-    assert sorted(one) == sorted(other)
-    for name, tensor in one.items():
-        assert tensor.dtype == other[name].dtype and tensor.shape == other[name].shape, name
-        assert torch.equal(
-            tensor.contiguous().view(-1).view(torch.uint8), other[name].contiguous().view(-1).view(torch.uint8)
-        ), name
 
 
 def test_a_module_is_published_as_its_state_dict(bucket):

@@ -142,6 +142,16 @@ TEST(Checkpoint, ADirectoryWithoutWeights) {
   EXPECT_THAT(checkpoint.error().message(), HasSubstr("holds neither model.safetensors nor"));
 }
 
+TEST(Checkpoint, AnAdapterIsFoundWhereItIsTheOnlyOne) {
+  const TemporaryDirectory directory;
+  WriteTensors(directory / kAdapterFileName, {Tensor("lora_A", {1})}, {});
+  const auto adapter = Checkpoint::Open(directory.path());
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message();
+  EXPECT_TRUE(adapter.value().layout().Find("lora_A").has_value());
+  WriteTensors(directory / kSingleFileName, {Tensor("whole", {1})}, {});
+  EXPECT_TRUE(Checkpoint::Open(directory.path()).value().layout().Find("whole").has_value());
+}
+
 TEST(Checkpoint, NothingThere) { EXPECT_EQ(Checkpoint::Open("no/such/file").error().code(), ErrorCode::kNotFound); }
 
 TEST(Checkpoint, TiesAreThoseTheMetadataRecords) {

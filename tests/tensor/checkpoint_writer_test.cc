@@ -263,6 +263,16 @@ TEST(WriteCheckpoint, LargeModelsAreShards) {
   EXPECT_THAT(ReadAll(directory / "out" / kIndexFileName), HasSubstr("\"total_size\": 9\n"));
 }
 
+TEST(WriteCheckpoint, AnAdapterIsOneFile) {
+  const TemporaryDirectory directory;
+  WriteTensors(directory / "f", {Tensor("a", {1, 2}), Tensor("b", {3, 4})}, {});
+  const Checkpoint source = Open(directory / "f");
+  const CheckpointOptions options{.max_shard_bytes = 1, .adapter = true};
+  const CheckpointPlan plan = PlanFresh(source.layout(), options);
+  ASSERT_EQ(plan.size(), 1U);
+  EXPECT_EQ(plan.front().name, kAdapterFileName);
+}
+
 RC_GTEST_PROP(WriteCheckpointProperty, OpensAsWhatWasWritten, ()) {
   const TemporaryDirectory directory;
   const auto model = Checkpoint::FromMemory(*testing::RandomTensors());

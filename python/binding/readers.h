@@ -1,0 +1,19 @@
+// Weights that are made while they are published: readers of the core, for Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "codec/unit_reader.h"
+
+namespace weightwire::python {
+
+// A reader, and what it reads from. Destroyed with the GIL held.
+struct PyReader {
+  nanobind::object owner;
+  std::unique_ptr<UnitReader> reader;
+};
+
+}  // namespace weightwire::python

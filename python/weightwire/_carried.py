@@ -1,0 +1,40 @@
+"""The configuration and tokenizer files that go with every anchor, so that it loads with from_pretrained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from weightwire._lora import Lora, is_peft, save_adapter_config
+from weightwire._published import Fp8
+from weightwire._state import linear_names, tensors_of, unwrap
+
+
+def write_carried(model: Any, tokenizer: Any, dtype: Any, lora: Lora, directory: Path) -> Path | None:
+    """As save_pretrained writes them; None if there are none."""
+    model = unwrap(model)
+    if is_peft(model):
+        if lora == "adapter":
+            save_adapter_config(model, directory)
+        model = model.get_base_model()
+    parts = [tokenizer]
+    if not (directory / "adapter_config.json").exists():
+        parts += [getattr(model, "config", None), getattr(model, "generation_config", None)]
+    for part in parts:
+        save = getattr(part, "save_pretrained", None)
+        if save is not None:
+            save(directory)
+    if isinstance(dtype, Fp8):
+        _say_quantized(model, dtype, directory / "config.json")
+    return directory if any(directory.iterdir()) else None
+
+
+def _say_quantized(model: Any, fp8: Fp8, path: Path) -> None:
+    if not path.exists():
+        return
+    tensors, _ = tensors_of(model)
+    kept = [name for name in sorted(linear_names(model, tensors)) if not fp8.quantizes(name, True)]
+    config = json.loads(path.read_text())
+    config["quantization_config"] = fp8.configuration([name.removesuffix(".weight") for name in kept])
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

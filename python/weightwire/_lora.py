@@ -1,0 +1,93 @@
+"""Models with adapters (PEFT): the adapters alone, or merged into the weights they adapt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from weightwire._published import Kept, Lazy
+from weightwire.errors import InvalidArgumentError
+
+Lora = Literal["adapter", "merged"]
+
+
+def is_peft(model: Any) -> bool:
+    return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
+
+
+def adapter_tensors(model: Any) -> dict[str, Any]:
+    """As `save_pretrained` of PEFT names them."""
+    from peft import get_peft_model_state_dict
+
+    return dict(get_peft_model_state_dict(model, adapter_name=_only_adapter(model)))
+
+
+def save_adapter_config(model: Any, directory: Path) -> None:
+    config = model.peft_config[_only_adapter(model)]
+    before = config.inference_mode
+    config.inference_mode = True  # as save_pretrained writes it: to be loaded, not trained
+    try:
+        config.save_pretrained(directory)
+    finally:
+        config.inference_mode = before
+
+
+def _only_adapter(model: Any) -> str:
+    active = model.active_adapters
+    if callable(active):
+        active = active()
+    if len(active) != 1:
+        raise InvalidArgumentError(f"adapters are published one at a time, and {list(active)} are active")
+    return str(active[0])
+
+
+def merged_tensors(model: Any) -> dict[str, Any]:
+    """The tensors of the model without adapters, as merge_and_unload would leave them. Each is made when it is read."""
+    base = model.get_base_model()
+    adapted = {name: module for name, module in base.named_modules() if hasattr(module, "get_delta_weight")}
+    tensors = {}
+    kept = Kept()
+    for name, tensor in base.state_dict().items():
+        owner, _, leaf = name.rpartition(".")
+        if any(part.startswith("lora_") for part in name.split(".")):
+            if "lora_magnitude_vector" in name:
+                raise InvalidArgumentError(f"'{name}' cannot be merged while it is trained: DoRA is not supported")
+            continue
+        if ".original_module." in name:
+            continue
+        if ".modules_to_save." in name:
+            module, _, rest = name.partition(".modules_to_save.")
+            adapter, _, leaf = rest.partition(".")
+            if adapter in _active(model):
+                tensors[f"{module}.{leaf}"] = tensor
+            continue
+        module_name = owner.removesuffix(".base_layer")
+        plain = f"{module_name}.{leaf}"
+        module = adapted.get(module_name)
+        if module is None or owner == module_name or leaf != "weight":
+            tensors[plain] = tensor
+            continue
+        tensors[plain] = _merged(module, tensor, _active(model), kept)
+    return tensors
+
+
+def _active(model: Any) -> list[str]:
+    active = model.active_adapters
+    return list(active() if callable(active) else active)
+
+
+def _merged(module: Any, weight: Any, adapters: list[str], kept: Kept) -> Any:
+    here = [adapter for adapter in adapters if adapter in getattr(module, "scaling", {})]
+    if module.merged or not here:
+        return weight
+
+    def make() -> Any:
+        import torch
+
+        with torch.no_grad():
+            merged = weight.detach().clone()
+            for adapter in here:
+                merged += module.get_delta_weight(adapter)
+            return merged
+
+    return Lazy(make, weight.dtype, tuple(weight.shape), kept)

@@ -1,0 +1,74 @@
+"""Tensors that the core cannot read where they lie: on a device, or of a type that torch has to convert. A few million
+elements at a time, through pinned memory, so that there is never a second copy of the model."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+_pinned = threading.local()  # a buffer for each thread that reads
+
+
+def _pinned_buffer(torch: Any, size: int) -> Any:
+    buffer = getattr(_pinned, "buffer", None)
+    if buffer is None or buffer.numel() < size:
+        _pinned.buffer = buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    return buffer[:size]
+
+
+class TorchPieces:
+    """Pieces of a tensor as `dtype`, for the core: called with the first elements of the pieces, the size of each, and
+    where their bytes go."""
+
+    def __init__(self, tensor: Any, dtype: Any, scales: Any = None) -> None:
+        self._flat = tensor.detach().reshape(-1)
+        self._dtype = dtype
+        self._scales = scales
+        self._columns = tensor.shape[-1] if tensor.dim() else 1
+
+    def __call__(self, firsts: list[int], count: int, out: np.ndarray) -> None:
+        import torch
+
+        flat = self._flat
+        if len(firsts) == 1 and self._scales is None:
+            elements = flat[firsts[0] : firsts[0] + count]
+        else:
+            starts = torch.tensor(firsts, dtype=torch.int64, device=flat.device)
+            places = (starts[:, None] + torch.arange(count, device=flat.device)).reshape(-1)
+            elements = flat[places]
+            if self._scales is not None:
+                rows, columns = places // self._columns, places % self._columns
+                elements = elements.float() / self._scales[rows // BLOCK, columns // BLOCK]
+                elements = elements.clamp(-LARGEST_E4M3, LARGEST_E4M3)
+        converted = elements.to(self._dtype).contiguous().view(torch.uint8)
+        if converted.device.type == "cuda":
+            pinned = _pinned_buffer(torch, converted.numel())
+            pinned.copy_(converted, non_blocking=True)
+            torch.cuda.current_stream(converted.device).synchronize()
+            converted = pinned
+        torch.from_numpy(out).copy_(converted)
+
+
+BLOCK = 128
+LARGEST_E4M3 = 448.0
+
+
+def block_scales(tensor: Any, *, power_of_two: bool) -> Any:
+    """What the core's block_scales gives, for a tensor that it cannot read."""
+    import torch
+
+    rows, columns = tensor.shape
+    bands = []
+    for start in range(0, rows, BLOCK):  # a band of blocks at a time
+        band = tensor[start : start + BLOCK].detach().abs().float().amax(dim=0)
+        missing = -columns % BLOCK
+        bands.append(torch.nn.functional.pad(band, (0, missing)).reshape(-1, BLOCK).amax(dim=1))
+    largest = torch.stack(bands)
+    scales = torch.where(largest == 0, torch.ones_like(largest), largest / LARGEST_E4M3)
+    if power_of_two:
+        mantissa, exponent = torch.frexp(scales)
+        rounded = torch.ldexp(torch.ones_like(scales), torch.where(mantissa == 0.5, exponent - 1, exponent))
+        scales = torch.where((largest == 0) | ~scales.isfinite(), scales, rounded)
+    return scales
