@@ -23,6 +23,7 @@
 #include "log/find_version.h"
 #include "machine.h"
 #include "runner/follower_id.h"
+#include "staged.h"
 
 namespace nb = nanobind;
 
@@ -99,6 +100,20 @@ class PyFollower {
     const std::lock_guard lock(mutex_);
     OkOrRaise(StepOn(Open()));
     return HasUpdate();
+  }
+
+  // What Apply would do, if it is a staged change: (whether the layout changes, tensors), see StagedTensors. None if it
+  // is a whole load.
+  nb::object Staged() {
+    std::shared_ptr<const StagedChange> change;
+    {
+      const nb::gil_scoped_release release;
+      const std::lock_guard lock(mutex_);
+      if (Open().HasStaged()) change = session_->follower->Staged();
+    }
+    if (change == nullptr) return nb::none();
+    const bool changes_layout = change->layout_before().hash() != change->layout_after().hash();
+    return nb::make_tuple(changes_layout, StagedTensors(std::move(change)));
   }
 
   void Apply() {
@@ -283,6 +298,7 @@ void BindFollower(nb::module_& module) {
   nb::class_<PyFollower>(module, "Follower")
       .def(nb::init<const std::string&, const nb::object&, const nb::dict&>())
       .def("poll", &PyFollower::Poll)
+      .def("staged", &PyFollower::Staged)
       .def("apply", &PyFollower::Apply)
       .def("undo", &PyFollower::Undo)
       .def("stand_still", &PyFollower::StandStill, nb::arg("version").none(), nb::arg("back"))

@@ -11,6 +11,7 @@
 """
 
 from weightwire._published import Fp8
+from weightwire.changes import TensorChange
 from weightwire.errors import (
     CorruptError,
     InvalidArgumentError,
@@ -41,6 +42,7 @@ __all__ = [
     "Publisher",
     "PublisherStats",
     "RefusedError",
+    "TensorChange",
     "Ticket",
     "TicketStats",
     "UnavailableError",

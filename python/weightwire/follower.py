@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from weightwire import _arrays, _core
 from weightwire._state import target_of
+from weightwire.changes import TensorChange
 from weightwire.errors import InvalidArgumentError, UnavailableError, WaitTimeout
 
 
@@ -58,6 +59,37 @@ class Update:
         self.bytes_fetched = after.bytes_fetched - before.bytes_fetched
         self.seconds: float | None = None
         """How long apply() took."""
+
+    @property
+    def changes(self) -> list[TensorChange] | None:
+        """What it changes, by tensor; None for a whole load, where everything may change. Only before it is applied.
+
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import weightwire as ww
+        >>> weights = {"w": np.zeros(4, np.float32)}
+        >>> bucket = tempfile.mkdtemp()
+        >>> with ww.Publisher(bucket, weights) as publisher:
+        ...     ticket = publisher.publish(step=0)
+        ...     ticket = publisher.publish(1, {"w": np.array([0, 0, 1, 0], np.float32)})
+        >>> with ww.Follower(bucket, weights) as follower:
+        ...     (change,) = follower.poll().changes
+        >>> change.name, change.positions, change.new_bits.view(np.float32)
+        ('w', array([2]), array([1.], dtype=float32))
+        """
+        staged = self._follower._staged(self)
+        if staged is None:
+            return None
+        return [
+            TensorChange(name, dtype, shape, unit_bytes, whole, tuple(pieces))
+            for name, dtype, shape, unit_bytes, whole, pieces in staged[1]
+        ]
+
+    @property
+    def changes_layout(self) -> bool:
+        """Whether names, types or shapes change too. Only before it is applied."""
+        staged = self._follower._staged(self)
+        return staged is not None and bool(staged[0])
 
     def apply(self) -> Update:
         """Writes it to the target. Nothing is written if it is not exact."""
@@ -244,6 +276,11 @@ class Follower:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _staged(self, update: Update) -> tuple[bool, list[Any]] | None:
+        if update is not self._pending:
+            raise InvalidArgumentError(f"what {update!r} changes is not known any more: it was applied, or is outdated")
+        return self._core.staged()
 
     def _apply(self, update: Update) -> None:
         if update is self._loaded:  # is in place already

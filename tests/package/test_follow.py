@@ -178,3 +178,45 @@ def test_a_damaged_object_is_an_error_and_the_arrays_stay_exact(bucket):
             update = follower.poll()
             assert update is None
         assert_same(target, first)
+
+
+def test_what_an_update_changes_is_known_before_it_is_applied(bucket):
+    first, second = small_state(), changed(small_state(), 3)
+    second["layer.bias"][[0, 6]] = [1, 2]
+    publish(bucket, first)
+    target = {name: array.copy() for name, array in first.items()}
+    with ww.Follower(bucket, target) as follower:
+        assert follower.poll() is None
+        publish(bucket, second)
+        update = follower.poll()
+        assert not update.changes_layout
+        changes = {change.name: change for change in update.changes}
+        assert sorted(changes) == ["embed.weight", "layer.bias"]
+        for name, change in changes.items():
+            words = change.new_bits.dtype
+            old, new = (state[name].reshape(-1).view(words) for state in (first, second))
+            assert change.positions.tolist() == np.flatnonzero(old != new).tolist()
+            assert change.new_bits.tolist() == new[change.positions].tolist()
+            assert change.old_bits.tolist() == old[change.positions].tolist()
+        with pytest.raises(ValueError, match="read-only"):
+            changes["layer.bias"].new_bits[0] = 0
+        update.apply()
+        with pytest.raises(ww.InvalidArgumentError, match="not known any more"):
+            update.changes  # noqa: B018
+    del follower, update
+    assert changes["layer.bias"].new_bits.view(np.float16).tolist() == [1, 2]  # outlives both
+
+
+def test_a_whole_load_and_another_layout_say_so(bucket):
+    state = small_state()
+    publish(bucket, state)
+    with ww.Follower(bucket, zeros_like(state)) as follower:
+        assert follower.poll().changes is None
+    with ww.Follower(bucket, bucket.parent / "mirror") as follower:
+        follower.poll()
+        publish(bucket, {**state, "more": np.arange(3.0)})
+        update = follower.poll()
+        assert update.changes_layout
+        (more,) = update.changes
+        assert (more.name, more.positions.tolist()) == ("more", [])
+        assert more.whole.view(np.float64).tolist() == [0, 1, 2]
