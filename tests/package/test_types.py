@@ -31,7 +31,7 @@ def test_the_stub_names_what_the_extension_module_has():
 
 
 def test_a_type_checker_finds_nothing():
-    # What others' packages say of theirs is not looked at: it takes a minute.
+    # What others' packages say of theirs is not looked at: it takes a minute. Engines need not be there.
     checked = subprocess.run(
         [
             sys.executable,
@@ -39,6 +39,7 @@ def test_a_type_checker_finds_nothing():
             "mypy",
             "--strict",
             "--follow-imports=skip",
+            "--ignore-missing-imports",
             "--allow-subclassing-any",
             "-p",
             "weightwire",

@@ -1,0 +1,68 @@
+"""The engine as the API server sees it: questions to all workers of all engine cores, and one commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from weightwire.errors import WeightwireError
+
+
+class UpdateRefused(WeightwireError):
+    """The engine cannot do this exactly, and has done nothing."""
+
+
+class WeightsDiffer(WeightwireError):
+    """The engine's weights are not what they should be: it must not answer any more."""
+
+
+class Engine:
+    def __init__(self, client: Any) -> None:
+        self._core = client.engine_core
+
+    async def open(self, mirror: str) -> list[dict[str, Any]]:
+        """Has the workers learn where things are; one answer for each."""
+        answers = await self._ask("open", mirror)
+        _raise_if_wrong(answers)
+        return answers
+
+    async def do(self, task: str, **arguments: Any) -> list[dict[str, Any]]:
+        """Has all workers do something that takes long; steps run meanwhile. One answer for each."""
+        _raise_if_wrong(await self._ask("begin", task, arguments), may_be_busy=True)
+        pause = 0.001
+        while True:
+            answers = await self._ask("poll")
+            if all(answer["state"] != "busy" for answer in answers):
+                _raise_if_wrong(answers)
+                return answers
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+    async def commit(self, version: int) -> dict[str, Any]:
+        """Puts what all workers have prepared in place, between two steps. A core that cannot stays as it was; after
+        `UpdateRefused`, cores may hold different versions."""
+        answers = await self._core.call_utility_all_async("weightwire_commit", version)
+        _raise_if_wrong(answers)
+        slowest: dict[str, Any] = max(answers, key=lambda answer: float(answer["seconds"]))
+        return slowest
+
+    async def label(self, version: int) -> None:
+        """What is generated from here on is by this version."""
+        await self._core.call_utility_all_async("set_weight_version", str(version))
+
+    async def stop(self, why: str) -> None:
+        """Ends the engine at once, and with it the server."""
+        await self._core.call_utility_all_async("weightwire_stop", why)
+
+    async def _ask(self, method: str, *arguments: Any) -> list[dict[str, Any]]:
+        by_core = await self._core.call_utility_all_async("weightwire_ask_workers", method, list(arguments))
+        return [answer for answers in by_core for answer in answers]
+
+
+def _raise_if_wrong(answers: Iterable[dict[str, Any]], *, may_be_busy: bool = False) -> None:
+    for answer in answers:
+        if answer["state"] == "differs":
+            raise WeightsDiffer(answer["message"])
+        if answer["state"] != "ready" and not (may_be_busy and answer["state"] == "busy"):
+            raise UpdateRefused(answer["message"])

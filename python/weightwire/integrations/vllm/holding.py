@@ -1,0 +1,336 @@
+"""A worker's parameters as they hold a version: what is where, whether it is right, and what a change does to them.
+
+A change is made in two halves. *Preparing* reads it, finds where its elements are on this rank, and compares what is
+there with what it starts from; nothing is written, and steps may run meanwhile. *Committing* writes what was prepared,
+and reads it back; no step may run meanwhile.
+
+Not thread safe; preparing and committing may be on two threads, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from weightwire.integrations.vllm.change_file import Changed, read_change
+from weightwire.integrations.vllm.derived import modules_with_derived_state
+from weightwire.integrations.vllm.mirror import map_tensors
+from weightwire.integrations.vllm.places import Place
+from weightwire.integrations.vllm.reload import reload_modules
+from weightwire.integrations.vllm.shadow import LearnedMap, learn, shadow_model, tensors_of
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# So many elements are compared at a time.
+_STRIDE = 1 << 24
+# A box of which at least one in so many elements differs is written as a whole.
+_DENSE = 16
+
+
+class Refused(Exception):
+    """What is asked for cannot be done exactly. Nothing was written."""
+
+
+class Differs(Refused):
+    """The parameters do not hold what the change starts from. Nothing was written."""
+
+
+@dataclass
+class Sparse:
+    """Elements of one parameter, which is seen as flat words."""
+
+    words: torch.Tensor
+    positions: torch.Tensor
+    new: torch.Tensor
+
+    def write(self) -> None:
+        self.words.index_copy_(0, self.positions, self.new)
+
+    def differs(self) -> torch.Tensor:
+        return (self.words.index_select(0, self.positions) != self.new).any()
+
+
+@dataclass
+class Dense:
+    """A whole box of one parameter, and the same of the checkpoint."""
+
+    target: torch.Tensor
+    source: torch.Tensor
+
+    def write(self) -> None:
+        self.target.copy_(self.source)
+
+    def differs(self) -> torch.Tensor:
+        return _differing(self.target, self.source).any()
+
+
+@dataclass
+class Prepared:
+    """What a commit does."""
+
+    version: int
+    writes: list[Sparse | Dense] = field(default_factory=list)
+    reload: list[str] = field(default_factory=list)
+    """Names of tensors to load anew, all of each module that is touched."""
+    elements: int = 0
+
+
+class Holding:
+    def __init__(self, model: torch.nn.Module, vllm_config: Any, mirror: Path) -> None:
+        """Learns the map. Slow for large models: everything that can be read is compared with the mirror."""
+        self._model = model
+        self._vllm_config = vllm_config
+        self._mirror = mirror
+        checkpoint = map_tensors(mirror)
+        self._layout = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in checkpoint.items()}
+        shadow = shadow_model(vllm_config)
+        learned = learn(shadow, self._layout)
+        self._places: dict[str, list[Place]] = {}
+        for place in learned.places:
+            self._places.setdefault(place.tensor, []).append(place)
+        self._has_opaque = bool(learned.opaque)
+        live = dict(tensors_of(model))
+        self._flat = {
+            name: tensor.data.view(-1)
+            for name, tensor in live.items()
+            if tensor.is_contiguous() and not tensor.is_meta and tensor.numel() > 0
+        }
+        self._readable, self._plain, self._refused = self._sort_parameters(shadow, learned, live)
+        self.stale = {
+            place.parameter
+            for place in learned.places
+            if place.parameter in self._plain and self._place_differs(place, checkpoint[place.tensor])
+        }
+        """Parameters that do not hold what the mirror does. Either other weights were loaded, or they are kept in
+        another order: reloading them and comparing once more tells."""
+        self._plain -= self.stale
+
+    def _sort_parameters(
+        self, shadow: torch.nn.Module, learned: LearnedMap, live: dict[str, torch.Tensor]
+    ) -> tuple[set[str], set[str], dict[str, str]]:
+        """Which parameters have the checkpoint's elements at the places learned, as far as can be seen without
+        comparing; which of them may be written to; and which may not even be loaded anew, and why."""
+        derived = modules_with_derived_state(self._model, shadow)
+        owners: dict[int, set[str]] = {}
+        for name, tensor in tensors_of(shadow):
+            owners.setdefault(int(tensor.untyped_storage()._cdata), set()).add(_module_of(name))
+        readable, plain, refused = set(), set(), {}
+        for name, tensor in tensors_of(shadow):
+            sharing = owners[int(tensor.untyped_storage()._cdata)]
+            now = live.get(name)
+            same = (
+                now is not None
+                and name in self._flat
+                and now.shape == tensor.shape
+                and now.dtype == tensor.dtype
+                and name not in learned.opaque
+            )
+            if same:
+                readable.add(name)
+            if same and not sharing & derived:
+                plain.add(name)
+            elif len(sharing) > 1:
+                refused[name] = (
+                    f"{' and '.join(sorted(sharing))} share a weight, and keep something made from it that cannot be "
+                    "brought up to date for both"
+                )
+        return readable, plain, refused
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """For people."""
+        mapped = {place.parameter for places in self._places.values() for place in places}
+        return {
+            "in_place": len(mapped & self._plain),
+            "by_reload": len(mapped - self._plain),
+            "stale": sorted(self.stale),
+            "refused": sorted(set(self._refused.values())),
+        }
+
+    # --- preparing ---
+
+    def prepare_change(self, path: Path, version: int) -> Prepared:
+        """From a file with a staged change."""
+        prepared = Prepared(version)
+        found: dict[str, list[tuple[np.ndarray, torch.Tensor, torch.Tensor]]] = {}
+        touched: set[str] = set()
+        for tensor, changed in read_change(path).items():
+            if tensor not in self._layout:
+                raise Refused(f"the checkpoint has a new tensor '{tensor}'; start the server anew")
+            if tensor not in self._places and self._has_opaque:
+                touched.update(self._all_reloaded())
+            for place in self._places.get(tensor, []):
+                chosen, positions = place.locate(changed.positions)
+                if len(chosen) == 0:
+                    continue
+                if place.parameter not in self._plain:
+                    touched.add(place.parameter)
+                    continue
+                new, old = self._values(place, changed, chosen)
+                found.setdefault(place.parameter, []).append((positions, new, old))
+        for parameter, pieces in found.items():
+            words = self._words(parameter)
+            positions = torch.from_numpy(np.concatenate([piece[0] for piece in pieces])).to(words.device)
+            new = torch.cat([piece[1] for piece in pieces]).to(words.device)
+            old = torch.cat([piece[2] for piece in pieces]).to(words.device)
+            if not torch.equal(words.index_select(0, positions), old):
+                raise Differs(f"'{parameter}' does not hold what the change starts from")
+            prepared.writes.append(Sparse(words, positions, new))
+            prepared.elements += len(positions)
+        self._add_reload(prepared, touched)
+        return prepared
+
+    def prepare_mirror(self, version: int, *, reload: bool) -> Prepared:
+        """Whatever brings the parameters to what the mirror holds; with `reload`, those that cannot be compared too."""
+        checkpoint = map_tensors(self._mirror)
+        if {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in checkpoint.items()} != self._layout:
+            raise Refused("the checkpoint has other names, types or shapes now; start the server anew")
+        prepared = Prepared(version)
+        for name, places in self._places.items():
+            for place in places:
+                if place.parameter in self._plain:
+                    for part in _split(place):
+                        self._add_difference(prepared, part, checkpoint[name])
+        if reload:
+            self._add_reload(prepared, self._all_reloaded())
+        return prepared
+
+    def _all_reloaded(self) -> set[str]:
+        return {place.parameter for places in self._places.values() for place in places} - self._plain
+
+    def _add_difference(self, prepared: Prepared, place: Place, tensor: torch.Tensor) -> None:
+        flat = self._flat[place.parameter]
+        source = place.source(tensor.view(-1)).to(flat.dtype)
+        target = place.target(flat)
+        differing = _differing(target, source)
+        count = int(differing.sum())
+        if count == 0:
+            return
+        prepared.elements += count
+        if count * _DENSE >= differing.numel():
+            prepared.writes.append(Dense(target, source))
+            return
+        coordinates = differing.nonzero()
+        strides = torch.tensor(place.target_strides, device=coordinates.device)
+        positions = (coordinates * strides).sum(1) + place.target_offset
+        words = self._words(place.parameter)
+        new = _as_words(source.to(flat.device)[differing])
+        prepared.writes.append(Sparse(words, positions, new))
+
+    def _add_reload(self, prepared: Prepared, parameters: set[str]) -> None:
+        for name in parameters:
+            if name in self._refused:
+                raise Refused(self._refused[name])
+        modules = {_module_of(name) for name in parameters}
+        for tensor, places in self._places.items():
+            if any(_module_of(place.parameter) in modules for place in places):
+                prepared.reload.append(tensor)
+        if parameters and self._has_opaque:  # what goes there is not known
+            prepared.reload = list(self._layout)
+
+    def _values(self, place: Place, changed: Changed, chosen: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """New and old words of a parameter. The loader converts types, so do we."""
+        dtype, target = self._layout[place.tensor][0], self._flat[place.parameter].dtype
+
+        def convert(bits: np.ndarray) -> torch.Tensor:
+            # Fancy indexing copies, so the tensor has writable memory of its own.
+            values = torch.from_numpy(bits[chosen].view(np.uint8)).view(dtype)
+            return _as_words(values.to(target))
+
+        return convert(changed.new_bits), convert(changed.old_bits)
+
+    def _words(self, parameter: str) -> torch.Tensor:
+        return _as_words(self._flat[parameter])
+
+    # --- committing ---
+
+    def commit(self, prepared: Prepared) -> bool:
+        """Writes what was prepared and reads it back: whether it is what it should be. For a reload, the mirror holds
+        the version by now."""
+        with torch.inference_mode():
+            for write in prepared.writes:
+                write.write()
+            if prepared.reload:
+                checkpoint = map_tensors(self._mirror)
+                with torch.device(self._device):
+                    reload_modules(
+                        self._model, self._vllm_config, ((name, checkpoint[name]) for name in prepared.reload)
+                    )
+            if not prepared.writes:
+                return True
+            return not bool(torch.stack([write.differs() for write in prepared.writes]).any())
+
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self._flat.values())).device
+
+    # --- checking ---
+
+    def settle_stale(self) -> None:
+        """After a reload of everything: what holds the mirror's bits now can be written to from here on; what does not
+        is kept in another order, and is reloaded each time."""
+        checkpoint = map_tensors(self._mirror)
+        wrong = {
+            place.parameter
+            for places in self._places.values()
+            for place in places
+            if place.parameter in self.stale and self._place_differs(place, checkpoint[place.tensor])
+        }
+        self._plain |= self.stale - wrong
+        self._readable -= wrong
+        self.stale = set()
+
+    def check(self) -> tuple[int, str | None]:
+        """Compares everything that can be read with the mirror: how many elements, and a parameter that is not as it
+        should be."""
+        checkpoint = map_tensors(self._mirror)
+        elements = 0
+        for name, places in self._places.items():
+            for place in places:
+                if place.parameter in self._readable and place.parameter not in self.stale:
+                    if self._place_differs(place, checkpoint[name]):
+                        return elements, place.parameter
+                    elements += int(np.prod(place.sizes))
+        return elements, None
+
+    def _place_differs(self, place: Place, tensor: torch.Tensor) -> bool:
+        flat = self._flat[place.parameter]
+        return any(
+            bool(_differing(part.target(flat), part.source(tensor.view(-1)).to(flat.dtype)).any())
+            for part in _split(place)
+        )
+
+
+def _module_of(parameter: str) -> str:
+    return parameter.rpartition(".")[0]
+
+
+def _as_words(values: torch.Tensor) -> torch.Tensor:
+    return values.view(_WORDS[values.element_size()])
+
+
+def _differing(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    return _as_words(target) != _as_words(source.to(target.device))
+
+
+def _split(place: Place) -> Iterable[Place]:
+    """The place in parts of which each can be compared at once."""
+    rows, inner = place.sizes[0], int(np.prod(place.sizes[1:], dtype=np.int64))
+    step = max(1, _STRIDE // max(1, inner))
+    if rows <= step:
+        return [place]
+    return _rows(place, rows, step)
+
+
+def _rows(place: Place, rows: int, step: int) -> Iterator[Place]:
+    for first in range(0, rows, step):
+        yield replace(
+            place,
+            sizes=(min(step, rows - first), *place.sizes[1:]),
+            source_offset=place.source_offset + first * place.source_strides[0],
+            target_offset=place.target_offset + first * place.target_strides[0],
+        )

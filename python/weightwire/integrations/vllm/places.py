@@ -1,0 +1,97 @@
+"""Where the elements of a checkpoint's tensors are in an engine's parameters.
+
+A model's loader moves slices: rows of q, k and v into one parameter, columns into a rank's part of it. Each such move
+is a `Place`: a box of the checkpoint's tensor, and the box of the parameter that it fills.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class Place:
+    """A box of a tensor in the checkpoint, and where it is in a parameter. Offsets and strides are in elements; the
+    checkpoint's tensor and the parameter are seen flat."""
+
+    tensor: str
+    parameter: str
+    sizes: tuple[int, ...]
+    source_offset: int
+    source_strides: tuple[int, ...]
+    target_offset: int
+    target_strides: tuple[int, ...]
+
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of these positions of the tensor are in the box (as indices into `positions`), and their flat positions
+        in the parameter."""
+        rest: np.ndarray = positions - self.source_offset
+        inside: np.ndarray = np.ones(len(positions), bool)
+        target: np.ndarray = np.full(len(positions), self.target_offset, np.int64)
+        for size, source_stride, target_stride in zip(
+            self.sizes, self.source_strides, self.target_strides, strict=True
+        ):
+            index, rest = np.divmod(rest, source_stride)
+            inside &= (index >= 0) & (index < size)
+            target += index * target_stride
+        inside &= rest == 0
+        chosen = np.flatnonzero(inside)
+        return chosen, target[chosen]
+
+    def source(self, flat: torch.Tensor) -> torch.Tensor:
+        """The box of the checkpoint's tensor."""
+        return flat.as_strided(self.sizes, self.source_strides, flat.storage_offset() + self.source_offset)
+
+    def target(self, flat: torch.Tensor) -> torch.Tensor:
+        """The box of the parameter."""
+        return flat.as_strided(self.sizes, self.target_strides, flat.storage_offset() + self.target_offset)
+
+
+def make_place(
+    tensor: str,
+    parameter: str,
+    sizes: tuple[int, ...],
+    source: tuple[int, tuple[int, ...]],
+    target: tuple[int, tuple[int, ...]],
+) -> Place | None:
+    """A place from two views of the same sizes, each an offset and strides; None if it is not one to one.
+
+    Dimensions come out in the order of the checkpoint's strides, each wide enough for all within it, so that a position
+    can be taken apart by division. Neighbours that continue each other on both sides become one.
+    """
+    dims = sorted(
+        (
+            (source_stride, target_stride, size)
+            for size, source_stride, target_stride in zip(sizes, source[1], target[1], strict=True)
+            if size != 1
+        ),
+        reverse=True,
+    )
+    joined: list[tuple[int, int, int]] = []
+    for source_stride, target_stride, size in dims:
+        if source_stride <= 0 or target_stride <= 0:
+            return None
+        if joined:
+            outer_source, outer_target, outer_size = joined[-1]
+            if outer_source == size * source_stride and outer_target == size * target_stride:
+                joined[-1] = (source_stride, target_stride, outer_size * size)
+                continue
+        joined.append((source_stride, target_stride, size))
+    extent = 1
+    for source_stride, _, size in reversed(joined):
+        if source_stride < extent:
+            return None  # overlaps
+        extent = source_stride * (size - 1) + extent
+    joined = joined or [(1, 1, 1)]
+    return Place(
+        tensor,
+        parameter,
+        tuple(size for _, _, size in joined),
+        source[0],
+        tuple(stride for stride, _, _ in joined),
+        target[0],
+        tuple(stride for _, stride, _ in joined),
+    )

@@ -1,0 +1,302 @@
+"""Real vLLM servers on CPUs, runs that they follow, and what a freshly loaded engine says of a version."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomllib
+import torch
+import transformers
+import weightwire as ww
+from safetensors.torch import load_file, save_file
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+START_SECONDS = 240
+WAIT_SECONDS = 60
+PROMPTS = [[1, 2, 3, 4, 5], [700, 3, 3, 90], list(range(100, 140))]
+
+
+@pytest.fixture(scope="session")
+def import_path(tmp_path_factory):
+    """What servers import: the package as it lies in the tree, with the entry points that its wheel has, and the tests'
+    own plugin."""
+    path = tmp_path_factory.mktemp("path")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    add_distribution(path, "weightwire", project["entry-points"])
+    plugins = {"plain_layout": "engine_tests:plain_layout", "fault": "engine_tests:fault"}
+    add_distribution(path, "engine-tests", {"vllm.general_plugins": plugins})
+    return os.pathsep.join([str(Path(ww.__file__).parents[1]), str(path), str(HERE / "plugin")])
+
+
+def add_distribution(path, name, groups):
+    folder = path / f"{name.replace('-', '_')}-0.1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
+    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()) for group, points in groups.items()]
+    (folder / "entry_points.txt").write_text("\n".join(lines))
+
+
+def environment(import_path, **more):
+    return {
+        **os.environ,
+        "PYTHONPATH": import_path,
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "INFO",
+        "HF_HUB_OFFLINE": "1",
+        **more,
+    }
+
+
+# --- runs ---
+
+
+class TrainedRun:
+    """A run, its publisher, and every version's weights."""
+
+    def __init__(self, folder, *, tied=False, kind="dense", **options):
+        self.folder = folder
+        self.bucket = folder / "bucket"
+        self.mirror = folder / "mirror"
+        self.first = folder / "version-0"
+        torch.manual_seed(0)
+        make_model(kind, tied).to(torch.bfloat16).save_pretrained(self.first)
+        self.state = load_file(self.first / "model.safetensors")
+        self._random = np.random.default_rng(0)
+        self._publisher = ww.Publisher(self.bucket, carry=self.first, **options)
+        self.version = -1
+        self._kept = {}
+        self.publish()
+
+    def step(self, names=None, share=50):
+        """Changes one in `share` elements of each of these tensors, all by default."""
+        for name in names or self.state:
+            flat = self.state[name].view(-1)
+            chosen = self._random.choice(flat.numel(), max(1, flat.numel() // share), replace=False)
+            chosen = torch.from_numpy(chosen)
+            flat[chosen] = (flat[chosen].float() * 1.1 + 0.02 * torch.randn(len(chosen))).to(flat.dtype)
+        return self.publish()
+
+    def publish(self):
+        """The weights as they are; the version's number."""
+        ticket = self._publisher.publish(self.version + 1, self.state)
+        ticket.wait(WAIT_SECONDS)
+        self.version += 1
+        assert ticket.stats.version == self.version
+        self._kept[self.version] = {name: tensor.clone() for name, tensor in self.state.items()}
+        return self.version
+
+    def checkpoint(self, version):
+        """A directory with that version's weights."""
+        folder = self.folder / f"version-{version}"
+        if not folder.exists():
+            folder.mkdir()
+            shutil.copy(self.first / "config.json", folder)
+            save_file(self._kept[version], folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+
+    def make_mirror(self):
+        with ww.Follower(self.bucket, self.mirror) as follower:
+            follower.poll()
+        return self.mirror
+
+    def close(self):
+        self._publisher.close()
+
+
+def make_model(kind, tied):
+    common = dict(
+        vocab_size=1000,  # not a multiple of 64: there is padding
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        tie_word_embeddings=tied,
+        max_position_embeddings=2048,
+    )
+    if kind == "dense":
+        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**common))
+    config = transformers.Qwen3MoeConfig(**common, moe_intermediate_size=64, num_experts=4, num_experts_per_tok=2)
+    return transformers.Qwen3MoeForCausalLM(config)
+
+
+# --- servers ---
+
+
+class Server:
+    def __init__(self, model, import_path, log, *, arguments=(), **variables):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.log = log
+        command = [
+            *(str(Path(sys.executable).parent / "vllm"), "serve", str(model), "--port", str(self.port)),
+            *("--host", "127.0.0.1", "--enforce-eager", "--dtype", "bfloat16", "--max-model-len", "1024"),
+            *("--gpu-memory-utilization", "0.05", "--skip-tokenizer-init", "--enable-scale-out", *arguments),
+        ]
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                command,
+                env=environment(import_path, **variables),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_until_up(self):
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()[-4000:]
+            with contextlib.suppress(OSError, urllib.error.URLError):
+                self.get("/health", raw=True)
+                return self
+            time.sleep(0.2)
+        raise TimeoutError(self.log.read_text()[-4000:])
+
+    def request(self, path, body=None, timeout=120):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data, {"content-type": "application/json"}
+        )
+        return urllib.request.urlopen(request, timeout=timeout)
+
+    def get(self, path, raw=False):
+        with self.request(path) as answer:
+            return answer.read() if raw else json.load(answer)
+
+    def post(self, path, body):
+        with self.request(path, body) as answer:
+            return json.load(answer)
+
+    @property
+    def status(self):
+        return self.get("/weightwire/status")
+
+    def wait_for(self, condition, what):
+        """Until a condition holds of the status; the server says when, not the clock."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition(status := self.status):
+            assert time.monotonic() < deadline, f"{what} did not come: {status}\n{self.log.read_text()[-3000:]}"
+            time.sleep(0.02)
+        return status
+
+    def wait_for_version(self, version):
+        return self.wait_for(lambda status: status["version"] == version, f"version {version}")
+
+    def generate(self, tokens, count=24):
+        """Tokens, their log-probabilities, the spans of versions, and the header that says the same."""
+        sampling = {"max_tokens": count, "temperature": 0, "logprobs": 0, "ignore_eos": True}
+        with self.request("/inference/v1/generate", {"token_ids": tokens, "sampling_params": sampling}) as answer:
+            header = answer.headers.get("x-weightwire-versions")
+            (choice,) = json.load(answer)["choices"]
+        logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+        spans = [(int(s["version"]), s["start"], s["end"]) for s in choice["weight_versions"] or ()]
+        return choice["token_ids"], logprobs, spans, header
+
+    def answers(self):
+        return [self.generate(prompt)[:2] for prompt in PROMPTS]
+
+    def generate_in_background(self, tokens, count):
+        result = []
+        thread = threading.Thread(target=lambda: result.append(self.generate(tokens, count)))
+        thread.start()
+
+        def wait():
+            thread.join(WAIT_SECONDS * 2)
+            return result[0]
+
+        return wait
+
+    def pids(self, name):
+        """Processes of the server by the name that vLLM gives them."""
+        found = subprocess.run(["ps", "-eo", "pid,sess,args"], capture_output=True, text=True, check=True).stdout
+        rows = [line.split(None, 2) for line in found.splitlines()[1:]]
+        return [int(pid) for pid, session, args in rows if int(session) == self.process.pid and name in args]
+
+    def stop(self, how=signal.SIGTERM):
+        with contextlib.suppress(ProcessLookupError):
+            if how == signal.SIGTERM:
+                self.process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(20)
+            os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def start(import_path, tmp_path_factory):
+    """Starts servers that follow; they end with the module."""
+    servers = []
+
+    def start_server(model, run, *, plugins=(), arguments=(), **variables):
+        log = tmp_path_factory.mktemp("server") / "log"
+        server = Server(
+            model,
+            import_path,
+            log,
+            arguments=arguments,
+            WEIGHTWIRE_RUN=str(run),
+            VLLM_PLUGINS=",".join(["weightwire", *plugins]),
+            **{"WEIGHTWIRE_POLL": "0.05", "WEIGHTWIRE_CHECK_INTERVAL": "0", **variables},
+        )
+        servers.append(server)
+        return server
+
+    yield start_server
+    for server in servers:
+        server.stop()
+
+
+# --- what a fresh engine says ---
+
+
+class Reference:
+    def __init__(self, import_path, log):
+        self._process = subprocess.Popen(
+            [sys.executable, HERE / "reference.py"],
+            env=environment(import_path, VLLM_PLUGINS=""),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("w"),
+            text=True,
+        )
+        self._log = log
+
+    def generate(self, checkpoint, requests, *, plain):
+        """[(tokens, log-probabilities)] for each (prompt, count), from a load of that checkpoint."""
+        question = {"model": str(checkpoint), "plain": plain, "requests": requests}
+        print(json.dumps(question), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        assert line, self._log.read_text()[-4000:]
+        return [tuple(result) for result in json.loads(line)]
+
+    def answers(self, checkpoint, *, plain):
+        return self.generate(checkpoint, [(prompt, 24) for prompt in PROMPTS], plain=plain)
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def reference(import_path, tmp_path_factory):
+    process = Reference(import_path, tmp_path_factory.mktemp("reference") / "log")
+    yield process
+    process.close()

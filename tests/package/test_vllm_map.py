@@ -1,0 +1,138 @@
+"""Where a checkpoint's elements are in an engine's parameters, learned from a loader; without an engine."""
+
+import numpy as np
+import pytest
+import torch
+from weightwire.integrations.vllm.derived import modules_with_derived_state
+from weightwire.integrations.vllm.places import make_place
+from weightwire.integrations.vllm.shadow import learn
+
+
+class Fused(torch.nn.Module):
+    """Parameters as engines have them, and a loader for one rank of two."""
+
+    RANK, RANKS = 1, 2
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(8, 6)
+        self.head = torch.nn.Linear(6, 8, bias=False)
+        self.head.weight = self.embed.weight
+        self.qkv = torch.nn.Parameter(torch.zeros(4 + 2 + 2, 6))
+        self.out = torch.nn.Parameter(torch.zeros(6, 4))
+        self.experts = torch.nn.Parameter(torch.zeros(2, 6, 3))
+        self.scaled = torch.nn.Parameter(torch.zeros(3))
+
+    def load_weights(self, weights):
+        for name, tensor in weights:
+            if name == "embed":
+                rows = tensor.shape[0]
+                self.embed.weight.data[:rows].copy_(tensor)
+                self.embed.weight.data[rows:].fill_(0)
+            elif name in "qkv":
+                size = {"q": 4, "k": 2, "v": 2}[name]
+                first = {"q": 0, "k": 4, "v": 6}[name]
+                part = tensor.narrow(0, self.RANK * size, size)
+                self.qkv.data.narrow(0, first, size).copy_(part)
+            elif name == "out":
+                self.out.data.copy_(tensor.narrow(1, self.RANK * 4, 4))
+            elif name == "experts":  # [experts, in, out] there, transposed here
+                for expert in range(2):
+                    self.experts.data[expert].copy_(tensor[expert].t())
+            elif name == "scaled":
+                self.scaled.data.copy_(tensor * 0.5)
+
+
+CHECKPOINT = {
+    "embed": (7, 6),
+    "q": (8, 6),
+    "k": (4, 6),
+    "v": (4, 6),
+    "out": (6, 8),
+    "experts": (2, 3, 6),
+    "scaled": (3,),
+    "unused": (5,),
+}
+
+
+def learned():
+    with torch.device("meta"):
+        shadow = Fused()
+    return learn(shadow, {name: (torch.float32, shape) for name, shape in CHECKPOINT.items()})
+
+
+def test_the_map_learned_says_what_the_loader_does():
+    random = np.random.default_rng(0)
+    checkpoint = {
+        name: torch.from_numpy(random.standard_normal(shape).astype(np.float32)) for name, shape in CHECKPOINT.items()
+    }
+    model = Fused()
+    model.load_weights(checkpoint.items())
+    parameters = dict(model.named_parameters())
+    seen = {name: np.zeros(parameter.numel(), int) for name, parameter in parameters.items()}
+    for place in learned().places:
+        source = checkpoint[place.tensor].view(-1)
+        target = parameters[place.parameter].data.view(-1)
+        assert torch.equal(place.source(source), place.target(target))
+        chosen, positions = place.locate(np.arange(source.numel()))
+        assert torch.equal(source[chosen], target[positions])
+        assert len(chosen) == np.prod(place.sizes)
+        np.add.at(seen[place.parameter], positions, 1)
+    assert all((seen[name] == 1).all() for name in ("qkv", "out", "experts"))
+    assert seen["embed.weight"].tolist() == [1] * 42 + [0] * 6  # the padding has no source
+
+
+def test_what_is_not_a_mere_move_is_not_taken_for_one():
+    result = learned()
+    assert result.opaque == {"scaled"}
+    assert "scaled" not in {place.parameter for place in result.places}
+
+
+def test_weights_that_are_shared_have_one_name():
+    assert {place.parameter for place in learned().places if place.tensor == "embed"} == {"embed.weight"}
+
+
+def test_the_real_weights_are_not_touched():
+    model = Fused()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    learned()
+    assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_positions_are_found_in_any_slice(seed):
+    random = np.random.default_rng(seed)
+    shape = tuple(random.integers(1, 6, random.integers(1, 4)))
+    whole = torch.arange(int(np.prod(shape))).view(shape)
+    view = whole
+    for dim, size in enumerate(shape):
+        first = int(random.integers(0, size))
+        view = view.narrow(dim, first, int(random.integers(1, size - first + 1)))
+    if view.dim() > 1 and random.random() < 0.5:
+        view = view.transpose(0, 1)
+    target = torch.full(tuple(size + 1 for size in view.shape), -1)
+    box = target[tuple(slice(1, None) for _ in view.shape)]
+    box.copy_(view)
+    place = make_place(
+        "a", "b", tuple(view.shape), (view.storage_offset(), view.stride()), (box.storage_offset(), box.stride())
+    )
+    chosen, positions = place.locate(np.arange(whole.numel()))
+    assert chosen.tolist() == sorted(view.flatten().tolist())
+    assert target.view(-1)[positions].tolist() == chosen.tolist()
+
+
+def test_an_element_that_goes_to_two_places_at_once_is_no_place():
+    assert make_place("a", "b", (3, 4), (0, (0, 1)), (0, (4, 1))) is None
+    assert make_place("a", "b", (3, 4), (0, (2, 1)), (0, (4, 1))) is None
+
+
+def test_modules_that_keep_something_made_from_weights_are_found():
+    model, before = Fused(), Fused()
+    assert modules_with_derived_state(model, before) == set()
+    packed = model.head.weight.clone()
+    model.head.forward_with = lambda x: x
+    assert modules_with_derived_state(model, before) == set()
+    model.head.forward_with = lambda x: x @ packed
+    assert modules_with_derived_state(model, before) == {"head"}
+    model.products = [torch.ones(3)]
+    assert modules_with_derived_state(model, before) == {"", "embed", "head"}
