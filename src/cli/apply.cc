@@ -5,12 +5,14 @@
 #include <memory>
 #include <utility>
 
+#include "base/real_file_system.h"
 #include "cli/format_numbers.h"
 #include "cli/in_place.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/load.h"
 #include "cli/progress.h"
+#include "cli/update_lock.h"
 #include "codec/decoder.h"
 #include "codec/state.h"
 #include "codec/state_view.h"
@@ -128,11 +130,14 @@ Status CheckOptions(const ApplyOptions& options) {
 
 Status RunApply(const ApplyOptions& options) {
   WW_RETURN_IF_ERROR(CheckOptions(options));
+  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  RealFileSystem files;
+  const InPlaceTools in_place{files, *machine.kernels, *machine.pool};
   std::optional<UpdateLock> lock;
   if (options.in_place) {
     WW_TRY(UpdateLock taken, UpdateLock::Take(options.base));
     lock.emplace(std::move(taken));
-    WW_TRY(const bool finished, FinishPendingUpdate(options.base));
+    WW_TRY(const bool finished, FinishPendingUpdate(options.base, in_place));
     if (finished && !options.json) fmt::print("{}: finished the update that was pending\n", options.base.string());
     if (options.deltas.empty()) {
       WW_RETURN_IF_ERROR(OpenCheckpoint(options.base));
@@ -146,12 +151,11 @@ Status RunApply(const ApplyOptions& options) {
     WW_TRY(LoadedDelta delta, LoadDelta(path));
     deltas.push_back(std::move(delta));
   }
-  WW_TRY(const Machine machine, Machine::Make(options.threads));
   WW_TRY(const Staged staged, StageAll(deltas, options, machine));
   const StagedChange change = StagedChange::Fold(staged.changes);
   if (options.in_place) {
     const Progress progress("updating " + options.base.string());
-    WW_RETURN_IF_ERROR(UpdateInPlace(options.base, staged.base, change));
+    WW_RETURN_IF_ERROR(UpdateInPlace(options.base, staged.base, change, in_place));
   } else {
     WW_RETURN_IF_ERROR(WriteOutput(staged, *options.output));
   }

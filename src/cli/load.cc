@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/real_file_system.h"
 #include "cli/in_place.h"
 #include "cli/progress.h"
 #include "codec/state.h"
@@ -19,7 +20,8 @@ Result<Machine> Machine::Make(std::size_t threads) {
 }
 
 Result<Checkpoint> OpenCheckpoint(const std::filesystem::path& path) {
-  WW_TRY(const auto pending, PendingUpdate(path));
+  RealFileSystem files;
+  WW_TRY(const auto pending, PendingUpdate(files, path));
   if (pending.has_value()) {
     return Error(ErrorCode::kMismatch,
                  fmt::format("{} is in the middle of an update; run 'weightwire apply --in-place {}' to finish it",

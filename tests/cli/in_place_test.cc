@@ -10,11 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "base/real_file_system.h"
 #include "cli/state_pair.h"
+#include "cli/update_lock.h"
 #include "codec/decoder.h"
 #include "codec/encoder.h"
 #include "codec/state.h"
 #include "codec/state_view.h"
+#include "support/sim_file_system.h"
 #include "tensor/checkpoint_writer.h"
 #include "testing/checkpoints.h"
 #include "testing/temporary_directory.h"
@@ -23,12 +26,14 @@ namespace weightwire {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::ReadAll;
+using testing::SimDisk;
+using testing::SimFileSystem;
 using testing::TemporaryDirectory;
 using testing::WriteAll;
 using testing::WriteTensors;
+using Fate = SimFileSystem::Fate;
 
 using Contents = std::map<std::string, std::string>;
 
@@ -38,11 +43,6 @@ Contents ContentsOf(const fs::path& directory) {
     contents[entry.path().filename().string()] = ReadAll(entry.path());
   }
   return contents;
-}
-
-void Restore(const fs::path& directory, const Contents& contents) {
-  for (const auto& entry : fs::directory_iterator(directory)) fs::remove(entry.path());
-  for (const auto& [name, text] : contents) WriteAll(directory / name, text);
 }
 
 Checkpoint Open(const fs::path& path) {
@@ -79,7 +79,7 @@ OwnedTensor Filled(const std::string& name, std::size_t units, std::uint32_t fac
   return tensor;
 }
 
-// Two shards with changes here and there, all over, and not at all; large enough for several writes of each kind.
+// Two shards with changes here and there, all over, and not at all.
 struct States {
   Contents before;
   Contents after;
@@ -93,11 +93,11 @@ struct States {
 
  private:
   States() {
-    const std::vector<OwnedTensor> tensors = {Filled("dense", 200'000, 7), Filled("same", 1000, 5),
-                                              Filled("sparse", 150'000, 11)};
+    const std::vector<OwnedTensor> tensors = {Filled("dense", 20'000, 7), Filled("same", 1000, 5),
+                                              Filled("sparse", 15'000, 11)};
     std::vector<OwnedTensor> changed = tensors;
     for (std::uint8_t& byte : changed[0].bytes) byte ^= 0x15;
-    for (std::size_t i = 0; i < changed[2].bytes.size(); i += i < 1000 ? 2 : 75'002) changed[2].bytes[i] ^= 0x01;
+    for (std::size_t i = 0; i < changed[2].bytes.size(); i += i < 1000 ? 2 : 7'502) changed[2].bytes[i] ^= 0x01;
     const auto old_state = Checkpoint::FromMemory(tensors);
     const auto new_state = Checkpoint::FromMemory(changed);
     before = Written(old_state.value());
@@ -108,7 +108,7 @@ struct States {
   static Contents Written(const Checkpoint& checkpoint) {
     const TemporaryDirectory directory;
     CheckpointOptions options;
-    options.max_shard_bytes = 410'000;
+    options.max_shard_bytes = 43'000;
     const Status written = WriteCheckpoint(checkpoint.layout(), directory / "weights", options, DataOf(checkpoint));
     EXPECT_TRUE(written.ok()) << written.error().message();
     Contents contents = ContentsOf(directory / "weights");
@@ -117,76 +117,97 @@ struct States {
   }
 };
 
-// A directory that holds the state before.
-struct Fixture {
-  TemporaryDirectory directory;
-  const Contents& before = States::Get().before;
-  const Contents& after = States::Get().after;
-  std::shared_ptr<const StagedChange> change = States::Get().change;
-
-  Fixture() { Restore(directory.path(), before); }
-
-  [[nodiscard]] const fs::path& Weights() const { return directory.path(); }
-
-  Status Update(const FaultHook& hook = {}) const {
-    const Checkpoint base = Open(Weights());
-    return UpdateInPlace(Weights(), base, *change, hook);
-  }
-};
+InPlaceTools Tools(FileSystem& files) {
+  static ThreadPool pool(1);
+  return {files, *ScalarKernels(), pool};
+}
 
 // So far from the end of the first shard lies the tensor that changes all over.
 constexpr std::size_t kInDense = 5000;
 
-// Stops at the n-th effect.
-FaultHook StopAt(std::size_t n, Fault fault) {
-  auto count = std::make_shared<std::size_t>(0);
-  return [count, n, fault](DiskEffect) { return (*count)++ == n ? fault : Fault::kGoOn; };
-}
+// A disk with a directory that holds the state before.
+struct Fixture {
+  SimDisk disk;
+  const Contents& before = States::Get().before;
+  const Contents& after = States::Get().after;
+  std::shared_ptr<const StagedChange> change = States::Get().change;
+
+  Fixture() {
+    SimFileSystem files(disk);
+    EXPECT_TRUE(files.MakeDirectory(kWeights).ok());
+    for (const auto& [name, text] : before) Put(name, text);
+    EXPECT_TRUE(files.SyncDirectory(kWeights).ok());
+    EXPECT_TRUE(files.SyncDirectory("/").ok());
+  }
+
+  void Put(const std::string& name, const std::string& text) {
+    SimFileSystem files(disk);
+    EXPECT_TRUE(WriteDurably(files, kWeights / name, text).ok());
+  }
+  // What lies in the directory.
+  [[nodiscard]] Contents Held() const {
+    Contents held;
+    for (const auto& [path, text] : disk.Contents()) held[fs::path(path).filename().string()] = text;
+    return held;
+  }
+  [[nodiscard]] Contents Weights() const {
+    Contents weights = Held();
+    std::erase_if(weights, [](const auto& entry) { return entry.first.starts_with(".weightwire"); });
+    return weights;
+  }
+
+  Status Update(FileSystem& files) const {
+    const auto base = Checkpoint::Open(files, kWeights);
+    if (!base.ok()) return base.error();
+    return UpdateInPlace(kWeights, base.value(), *change, Tools(files));
+  }
+  static const inline fs::path kWeights = "/weights";
+};
 
 TEST(InPlace, WritesTheNewStateAndLeavesNothingBehind) {
-  const Fixture fixture;
-  ASSERT_TRUE(fixture.Update().ok());
-  EXPECT_EQ(ContentsOf(fixture.Weights()), fixture.after);
+  Fixture fixture;
+  SimFileSystem files(fixture.disk);
+  ASSERT_TRUE(fixture.Update(files).ok());
+  EXPECT_EQ(fixture.Held(), fixture.after);
 }
 
-TEST(InPlace, TheJournalIsOnTheDiskBeforeTheFirstByteChangesAndUntilTheLastIsOnTheDisk) {
-  const Fixture fixture;
-  std::vector<DiskEffect> effects;
-  ASSERT_TRUE(fixture
-                  .Update([&](DiskEffect effect) {
-                    if (effects.empty() || effects.back() != effect) effects.push_back(effect);
-                    return Fault::kGoOn;
-                  })
-                  .ok());
-  EXPECT_THAT(effects, ElementsAre(DiskEffect::kCreateJournal, DiskEffect::kWriteJournal, DiskEffect::kSyncJournal,
-                                   DiskEffect::kNameJournal, DiskEffect::kWriteWeights, DiskEffect::kSyncWeights,
-                                   DiskEffect::kRemoveJournal, DiskEffect::kSyncDirectory));
+// Dies before the n-th effect; on the way the disk writes back what it likes.
+SimFileSystem::Hook DieAt(std::size_t n, SimDisk& disk, SeededRandom& random) {
+  auto count = std::make_shared<std::size_t>(0);
+  return [count, n, &disk, &random](std::string_view, const auto&) {
+    if (random.Below(2) == 0) disk.WriteBack(random);
+    return (*count)++ == n ? Fate::kDie : Fate::kGoOn;
+  };
 }
 
 TEST(InPlace, CutOffAnywhereItIsOldOrCanBeCompleted) {
-  const Fixture fixture;
   std::size_t old_states = 0;
   std::size_t mixed_states = 0;
-  bool done = false;
-  for (std::size_t n = 0; !done; ++n) {
-    ASSERT_LT(n, 1000U);
-    for (const Fault fault : {Fault::kStopBefore, Fault::kStopHalfway}) {
-      Restore(fixture.Weights(), fixture.before);
-      done = fixture.Update(StopAt(n, fault)).ok();
-      const auto pending = PendingUpdate(fixture.Weights());
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    bool done = false;
+    for (std::size_t n = 0; !done; ++n) {
+      ASSERT_LT(n, 1000U);
+      Fixture fixture;
+      SeededRandom random(seed * 1000 + n);
+      {
+        SimFileSystem files(fixture.disk, DieAt(n, fixture.disk, random));
+        done = fixture.Update(files).ok();
+      }
+      if (seed != 0) fixture.disk.Crash(random);  // the power fails; else the process alone is killed
+      SimFileSystem files(fixture.disk);
+      const auto pending = PendingUpdate(files, Fixture::kWeights);
       ASSERT_TRUE(pending.ok());
-      Contents weights = ContentsOf(fixture.Weights());
-      std::erase_if(weights, [](const auto& entry) { return entry.first.starts_with(".weightwire"); });
+      const Contents weights = fixture.Weights();
       const bool is_old = weights == fixture.before;
-      old_states += is_old;
-      mixed_states += !is_old && weights != fixture.after;
+      old_states += is_old ? 1 : 0;
+      mixed_states += !is_old && weights != fixture.after ? 1 : 0;
       // Without a complete journal not a byte has changed, or all have.
       EXPECT_TRUE(pending.value().has_value() || is_old || weights == fixture.after) << n;
 
-      const auto finished = FinishPendingUpdate(fixture.Weights());
+      const auto finished = FinishPendingUpdate(Fixture::kWeights, Tools(files));
       ASSERT_TRUE(finished.ok()) << finished.error().message();
       EXPECT_EQ(finished.value(), pending.value().has_value());
-      EXPECT_EQ(ContentsOf(fixture.Weights()),
+      EXPECT_EQ(fixture.Held(),
                 pending.value().has_value() || weights == fixture.after ? fixture.after : fixture.before)
           << n;
     }
@@ -195,45 +216,56 @@ TEST(InPlace, CutOffAnywhereItIsOldOrCanBeCompleted) {
   EXPECT_GT(mixed_states, 2U);
 }
 
-TEST(InPlace, CompletingCanItselfBeCutOffAnywhere) {
-  const Fixture fixture;
-  // The first half of the weights is written, then nothing.
+// Stops the update when the first shard has been written and nothing is on the disk; then the power fails.
+void CutOffInTheMiddle(Fixture& fixture) {
+  SeededRandom random(1);
   std::size_t writes = 0;
-  ASSERT_FALSE(fixture
-                   .Update([&](DiskEffect effect) {
-                     return effect == DiskEffect::kWriteWeights && ++writes == 2 ? Fault::kStopHalfway : Fault::kGoOn;
-                   })
-                   .ok());
-  const Contents cut_off = ContentsOf(fixture.Weights());
-  ASSERT_NE(cut_off, fixture.before);
+  {
+    SimFileSystem files(fixture.disk, [&](std::string_view effect, const auto&) {
+      return effect == "write map" && ++writes == 2 ? Fate::kDie : Fate::kGoOn;
+    });
+    ASSERT_FALSE(fixture.Update(files).ok());
+  }
+  fixture.disk.WriteBack(random);
+  fixture.disk.Crash(random);
+  ASSERT_NE(fixture.Weights(), fixture.before);
+  ASSERT_NE(fixture.Weights(), fixture.after);
+}
+
+TEST(InPlace, CompletingCanItselfBeCutOffAnywhere) {
   bool done = false;
   for (std::size_t n = 0; !done; ++n) {
     ASSERT_LT(n, 1000U);
-    Restore(fixture.Weights(), cut_off);
-    done = FinishPendingUpdate(fixture.Weights(), StopAt(n, Fault::kStopHalfway)).ok();
-    ASSERT_TRUE(FinishPendingUpdate(fixture.Weights()).ok());
-    EXPECT_EQ(ContentsOf(fixture.Weights()), fixture.after) << n;
+    Fixture fixture;
+    CutOffInTheMiddle(fixture);
+    SeededRandom random(n);
+    {
+      SimFileSystem files(fixture.disk, DieAt(n, fixture.disk, random));
+      done = FinishPendingUpdate(Fixture::kWeights, Tools(files)).ok();
+    }
+    fixture.disk.Crash(random);
+    SimFileSystem files(fixture.disk);
+    ASSERT_TRUE(FinishPendingUpdate(Fixture::kWeights, Tools(files)).ok());
+    EXPECT_EQ(fixture.Held(), fixture.after) << n;
   }
 }
 
 class PendingInPlace : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_FALSE(fixture_.Update(FirstWriteCut()).ok());
-    cut_off_ = ContentsOf(fixture_.Weights());
+    CutOffInTheMiddle(fixture_);
+    cut_off_ = fixture_.Held();
     ASSERT_TRUE(cut_off_.contains(kJournal));
-  }
-  static FaultHook FirstWriteCut() {
-    return [](DiskEffect effect) { return effect == DiskEffect::kWriteWeights ? Fault::kStopHalfway : Fault::kGoOn; };
   }
   // Nothing is written when completing fails.
   void ExpectRefused(ErrorCode code, const char* sentence) {
-    const Contents found = ContentsOf(fixture_.Weights());
-    const auto finished = FinishPendingUpdate(fixture_.Weights());
+    const Contents found = fixture_.Held();
+    SimFileSystem files(fixture_.disk);
+    const auto finished = FinishPendingUpdate(Fixture::kWeights, Tools(files));
     ASSERT_FALSE(finished.ok());
     EXPECT_EQ(finished.error().code(), code);
     EXPECT_THAT(finished.error().message(), HasSubstr(sentence));
-    EXPECT_EQ(ContentsOf(fixture_.Weights()), found);
+    EXPECT_EQ(fixture_.Held(), found);
   }
 
   static constexpr const char* kJournal = ".weightwire-journal";
@@ -243,14 +275,14 @@ class PendingInPlace : public ::testing::Test {
 
 TEST_F(PendingInPlace, ADamagedJournalIsRefused) {
   const std::string& journal = cut_off_.at(kJournal);
-  for (std::size_t at = 0; at < journal.size(); at += 100'003) {
+  for (std::size_t at = 0; at < journal.size(); at += 10'007) {
     std::string damaged = journal;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
-    WriteAll(fixture_.Weights() / kJournal, damaged);
+    fixture_.Put(kJournal, damaged);
     ExpectRefused(ErrorCode::kCorrupt, "damaged");
   }
   for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{100}, journal.size() - 1}) {
-    WriteAll(fixture_.Weights() / kJournal, journal.substr(0, size));
+    fixture_.Put(kJournal, journal.substr(0, size));
     ExpectRefused(ErrorCode::kCorrupt, "damaged");
   }
 }
@@ -261,38 +293,47 @@ TEST_F(PendingInPlace, BitsThatAreNeitherOldNorNewAreRefused) {
   const std::size_t at = text.size() - kInDense;
   text[at] = static_cast<char>(fixture_.before.at(name)[at] ^ 0x40);
   ASSERT_NE(text[at], fixture_.after.at(name)[at]);
-  WriteAll(fixture_.Weights() / name, text);
+  fixture_.Put(name, text);
   ExpectRefused(ErrorCode::kMismatch, "changed by something else");
 }
 
 TEST_F(PendingInPlace, AShorterFileIsRefused) {
   const std::string name = "model-00002-of-00002.safetensors";
-  WriteAll(fixture_.Weights() / name, cut_off_.at(name).substr(0, 1000));
+  fixture_.Put(name, cut_off_.at(name).substr(0, 1000));
   ExpectRefused(ErrorCode::kMismatch, "changed by something else");
 }
 
 TEST_F(PendingInPlace, AFileOfTheDirectoryIsPendingToo) {
-  const auto pending = PendingUpdate(fixture_.Weights() / "model-00001-of-00002.safetensors");
+  SimFileSystem files(fixture_.disk);
+  const auto pending = PendingUpdate(files, Fixture::kWeights / "model-00001-of-00002.safetensors");
   ASSERT_TRUE(pending.ok());
-  EXPECT_EQ(pending.value(), fixture_.Weights());
+  EXPECT_EQ(pending.value(), Fixture::kWeights);
 }
 
 TEST(InPlace, ASingleFileHasAJournalOfItsOwn) {
+  Fixture fixture;
+  const auto before = Checkpoint::FromMemory({testing::Tensor("x", {1, 2, 3, 4})});
+  const auto after = Checkpoint::FromMemory({testing::Tensor("x", {1, 9, 3, 9})});
+  const auto change = Change(before.value(), after.value());
   const TemporaryDirectory directory;
-  WriteTensors(directory / "a.safetensors", {testing::Tensor("x", {1, 2, 3, 4})});
-  WriteTensors(directory / "b.safetensors", {testing::Tensor("x", {1, 9, 3, 9})});
-  const std::string after = ReadAll(directory / "b.safetensors");
-  const auto change = Change(Open(directory / "a.safetensors"), Open(directory / "b.safetensors"));
-  const Checkpoint base = Open(directory / "a.safetensors");
-  const FaultHook hook = [](DiskEffect effect) {
-    return effect == DiskEffect::kWriteWeights ? Fault::kStopBefore : Fault::kGoOn;
-  };
-  ASSERT_FALSE(UpdateInPlace(directory / "a.safetensors", base, *change, hook).ok());
-  EXPECT_TRUE(PendingUpdate(directory / "a.safetensors").value().has_value());
-  EXPECT_FALSE(PendingUpdate(directory / "b.safetensors").value().has_value());
-  EXPECT_TRUE(FinishPendingUpdate(directory / "a.safetensors").value());
-  EXPECT_EQ(ReadAll(directory / "a.safetensors"), after);
-  EXPECT_EQ(testing::EntryCount(directory.path()), 2U);
+  WriteTensors(directory / "a", {testing::Tensor("x", {1, 2, 3, 4})});
+  WriteTensors(directory / "b", {testing::Tensor("x", {1, 9, 3, 9})});
+  const fs::path path = Fixture::kWeights / "a.safetensors";
+  fixture.Put("a.safetensors", ReadAll(directory / "a"));
+  {
+    SimFileSystem files(fixture.disk, [](std::string_view effect, const auto&) {
+      return effect == "write map" ? Fate::kDie : Fate::kGoOn;
+    });
+    const auto base = Checkpoint::Open(files, path);
+    ASSERT_TRUE(base.ok());
+    ASSERT_FALSE(UpdateInPlace(path, base.value(), *change, Tools(files)).ok());
+  }
+  SimFileSystem files(fixture.disk);
+  EXPECT_TRUE(PendingUpdate(files, path).value().has_value());
+  EXPECT_FALSE(PendingUpdate(files, Fixture::kWeights / "b.safetensors").value().has_value());
+  EXPECT_TRUE(FinishPendingUpdate(path, Tools(files)).value());
+  EXPECT_EQ(fixture.Held().at("a.safetensors"), ReadAll(directory / "b"));
+  EXPECT_EQ(fixture.Held().size(), fixture.before.size() + 1);
 }
 
 TEST(InPlace, EveryNameOfATieIsWritten) {
@@ -304,7 +345,8 @@ TEST(InPlace, EveryNameOfATieIsWritten) {
   const auto change = Change(before.value(), after.value());
   const auto view = Open(both).ViewAs(before.value().layout());
   ASSERT_TRUE(view.ok());
-  ASSERT_TRUE(UpdateInPlace(both, view.value(), *change).ok());
+  RealFileSystem files;
+  ASSERT_TRUE(UpdateInPlace(both, view.value(), *change, Tools(files)).ok());
   const std::vector<std::uint8_t> expected = {1, 7, 3};
   EXPECT_EQ(testing::BytesOf(Open(both), "embed"), expected);
   EXPECT_EQ(testing::BytesOf(Open(both), "head"), expected);
@@ -317,7 +359,8 @@ TEST(InPlace, AChangeOfTheLayoutIsRefused) {
   const std::string before = ReadAll(directory / "a.safetensors");
   const Checkpoint base = Open(directory / "a.safetensors");
   const auto change = Change(base, Open(directory / "b.safetensors"));
-  const Status status = UpdateInPlace(directory / "a.safetensors", base, *change);
+  RealFileSystem files;
+  const Status status = UpdateInPlace(directory / "a.safetensors", base, *change, Tools(files));
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(ReadAll(directory / "a.safetensors"), before);
@@ -330,7 +373,8 @@ TEST(InPlace, LinkedWeightsAreRefused) {
   fs::create_symlink("blob", directory / "link");
   const Checkpoint base = Open(directory / "link");
   const auto change = Change(base, Open(directory / "new"));
-  const Status status = UpdateInPlace(directory / "link", base, *change);
+  RealFileSystem files;
+  const Status status = UpdateInPlace(directory / "link", base, *change, Tools(files));
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(status.error().message(), HasSubstr("is a link"));
   EXPECT_EQ(testing::EntryCount(directory.path()), 3U);
@@ -345,24 +389,26 @@ TEST(InPlace, RemovedAndAddedAgainIsWrittenWhole) {
   const Checkpoint base = Open(path);
   const std::vector<std::shared_ptr<const StagedChange>> changes = {Change(base, without.value()),
                                                                     Change(without.value(), again.value())};
-  ASSERT_TRUE(UpdateInPlace(path, base, StagedChange::Fold(changes)).ok());
+  RealFileSystem files;
+  ASSERT_TRUE(UpdateInPlace(path, base, StagedChange::Fold(changes), Tools(files)).ok());
   EXPECT_EQ(testing::BytesOf(Open(path), "x"), (std::vector<std::uint8_t>{8, 9}));
 }
 
 TEST(InPlace, WhatSomethingElseChangedMeanwhileIsRefused) {
-  const Fixture fixture;
-  const std::string name = "model-00001-of-00002.safetensors";
-  const Checkpoint base = Open(fixture.Weights());
+  const TemporaryDirectory directory;
+  for (const auto& [name, text] : States::Get().before) WriteAll(directory / name, text);
+  const Checkpoint base = Open(directory.path());
   {
-    std::fstream file(fixture.Weights() / name, std::ios::in | std::ios::out | std::ios::binary);
+    std::fstream file(directory / "model-00001-of-00002.safetensors", std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-static_cast<std::streamoff>(kInDense), std::ios::end);
     file.put('\x33');
   }
-  const Contents found = ContentsOf(fixture.Weights());
-  const Status status = UpdateInPlace(fixture.Weights(), base, *fixture.change);
+  const Contents found = ContentsOf(directory.path());
+  RealFileSystem files;
+  const Status status = UpdateInPlace(directory.path(), base, *States::Get().change, Tools(files));
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code(), ErrorCode::kMismatch);
-  EXPECT_EQ(ContentsOf(fixture.Weights()), found);
+  EXPECT_EQ(ContentsOf(directory.path()), found);
 }
 
 TEST(UpdateLock, KeepsOthersAway) {

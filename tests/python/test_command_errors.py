@@ -191,7 +191,7 @@ def test_an_update_in_the_middle(files):
 
 def test_an_incomplete_journal_is_of_no_matter(files):
     write_sharded(files / "base", chain(1)[0])
-    (files / "base/.weightwire-journal.tmp").write_bytes(b"WWJRNL01 cut o")
+    (files / "base/.weightwire-journal.tmp").write_bytes(b"WWJRNL03 cut o")
     succeed("digest", files / "base")
     assert "no update is pending" in succeed("apply", files / "base", "--in-place")
     assert not list((files / "base").glob(".weightwire*"))
