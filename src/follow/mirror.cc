@@ -191,13 +191,7 @@ class MirrorInPlace final : public Mirror {
 
 Status MirrorInPlace::Open() {
   WW_RETURN_IF_ERROR(TakeOver());
-  auto lock = files_.Lock(own_ / kFollowerLock, LockMode::kExclusive);
-  if (!lock.ok()) {
-    if (lock.error().code() != ErrorCode::kUnavailable) return lock.error();
-    return Error(ErrorCode::kUnavailable,
-                 fmt::format("another follower keeps {}; a mirror has one at a time", directory_.string()));
-  }
-  follower_lock_ = std::move(lock).value();
+  WW_TRY(follower_lock_, LockFollower(files_, directory_));
   WW_TRY(const std::optional<FileInfo> content_lock, files_.Stat(own_ / kContentLock));
   if (!content_lock.has_value()) WW_RETURN_IF_ERROR(files_.Lock(own_ / kContentLock, LockMode::kExclusive));
 

@@ -1,5 +1,7 @@
 #include "follow/mirror_state.h"
 
+#include <fmt/format.h>
+
 #include <vector>
 
 namespace weightwire {
@@ -86,6 +88,13 @@ Result<MirrorState> ReadMirrorState(FileSystem& files, const FileSystem::Path& d
   auto state = ParseMirrorState({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   if (!state.ok()) return state.error().In(path.string());
   return state;
+}
+
+Result<std::unique_ptr<FileLock>> LockFollower(FileSystem& files, const FileSystem::Path& directory) {
+  auto lock = files.Lock(directory / kMirrorFolder / kFollowerLock, LockMode::kExclusive);
+  if (lock.ok() || lock.error().code() != ErrorCode::kUnavailable) return lock;
+  return Error(ErrorCode::kUnavailable,
+               fmt::format("another follower keeps {}; a mirror has one at a time", directory.string()));
 }
 
 }  // namespace weightwire

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -65,6 +66,9 @@ inline constexpr std::string_view kMirrorFilesFile = "files.json";
 inline constexpr std::string_view kSwapMark = "swap";
 // Whoever follows keeps its id here, which names its lease; the mirror only leaves it alone.
 inline constexpr std::string_view kFollowerIdFile = "follower.id";
+
+// Held by the one follower that keeps the mirror in that directory; kUnavailable while another does.
+Result<std::unique_ptr<FileLock>> LockFollower(FileSystem& files, const FileSystem::Path& directory);
 
 inline constexpr std::uint64_t kMaxMirrorStateBytes = std::uint64_t{64} << 10;
 

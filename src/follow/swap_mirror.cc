@@ -99,13 +99,7 @@ class SwapMirror final : public Mirror {
 
 Status SwapMirror::Open() {
   WW_RETURN_IF_ERROR(TakeOver());
-  auto lock = files_.Lock(own_ / kFollowerLock, LockMode::kExclusive);
-  if (!lock.ok()) {
-    if (lock.error().code() != ErrorCode::kUnavailable) return lock.error();
-    return Error(ErrorCode::kUnavailable,
-                 fmt::format("another follower keeps {}; a mirror has one at a time", directory_.string()));
-  }
-  lock_ = std::move(lock).value();
+  WW_TRY(lock_, LockFollower(files_, directory_));
   // Whoever replaced the link may have been killed before its name was on the disk; what is removed below must not be
   // what it leads to after a power failure.
   WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
