@@ -190,6 +190,7 @@ class Follower:
             self._pending = None
             if after.version != before.version and after.version is not None:  # a mirror's first load
                 self._loaded = Update(self, before, after)
+                self._loaded.seconds = 0.0
                 return self._loaded
             return None
         self._pending = Update(self, before, after)

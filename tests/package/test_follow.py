@@ -220,3 +220,13 @@ def test_a_whole_load_and_another_layout_say_so(bucket):
         (more,) = update.changes
         assert (more.name, more.positions.tolist()) == ("more", [])
         assert more.whole.view(np.float64).tolist() == [0, 1, 2]
+
+
+def test_the_first_load_of_a_mirror_may_be_applied_like_any_update(bucket, tmp_path):
+    publish(bucket, small_state())
+    with ww.Follower(bucket, tmp_path / "mirror") as follower:
+        update = follower.poll()
+        assert update.seconds == 0.0 and follower.version == 0  # it is in place: nobody can be using it
+        update.apply()
+        with pytest.raises(ww.InvalidArgumentError):
+            update.apply()
