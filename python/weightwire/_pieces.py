@@ -65,10 +65,11 @@ def block_scales(tensor: Any, *, power_of_two: bool) -> Any:
         band = tensor[start : start + BLOCK].detach().abs().float().amax(dim=0)
         missing = -columns % BLOCK
         bands.append(torch.nn.functional.pad(band, (0, missing)).reshape(-1, BLOCK).amax(dim=1))
-    largest = torch.stack(bands)
+    # On the host: a GPU divides by a constant as it multiplies by its inverse, which is not the same.
+    largest = torch.stack(bands).cpu()
     scales = torch.where(largest == 0, torch.ones_like(largest), largest / LARGEST_E4M3)
     if power_of_two:
         mantissa, exponent = torch.frexp(scales)
         rounded = torch.ldexp(torch.ones_like(scales), torch.where(mantissa == 0.5, exponent - 1, exponent))
         scales = torch.where((largest == 0) | ~scales.isfinite(), scales, rounded)
-    return scales
+    return scales.to(tensor.device)
