@@ -8,5 +8,6 @@ namespace weightwire::python {
 void BindPublisher(nanobind::module_& module);
 void BindFollower(nanobind::module_& module);
 void BindReaders(nanobind::module_& module);
+void BindDlpack(nanobind::module_& module);
 
 }  // namespace weightwire::python

@@ -103,20 +103,21 @@ def _numpy_bits(name: str, array: np.ndarray, *, writable: bool) -> Bits:
 
 
 def bits_of(name: str, value: Any, *, writable: bool = False) -> Bits:
-    """The bits of a torch tensor, a numpy array, or anything else that speaks the array interface, DLPack or the buffer
+    """The bits of a torch tensor, a numpy array, or anything else that speaks the array interface or the buffer
     protocol. With `writable`, its own memory or an error."""
     if is_torch_tensor(value):
         return _torch_bits(name, value, writable=writable)
     if isinstance(value, np.ndarray):
         return _numpy_bits(name, value, writable=writable)
-    if hasattr(value, "__array__") or not hasattr(value, "__dlpack__"):
-        # DLPack in numpy knows neither bfloat16 nor float8; an __array__ method gives them by ml_dtypes.
-        array = np.asarray(value) if not writable else np.asarray(memoryview(value))
-    else:
-        array = np.from_dlpack(value)
+    return _numpy_bits(name, as_numpy(name, value, writable=writable), writable=writable)
+
+
+def as_numpy(name: str, value: Any, *, writable: bool = False) -> np.ndarray:
+    """Whatever has `__array__` or the buffer protocol; with `writable`, only the latter, which cannot be a copy."""
+    array: np.ndarray = np.asarray(memoryview(value)) if writable else np.asarray(value)
     if array.dtype == object:
         raise InvalidArgumentError(f"'{name}' is a {type(value).__name__}, not an array")
-    return _numpy_bits(name, array, writable=writable)
+    return array
 
 
 def numpy_dtype(name: str) -> np.dtype:

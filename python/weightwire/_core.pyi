@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 class Reader: ...
+class Borrowed: ...
 
+def dlpack(array: Any) -> tuple[Borrowed, int, str, tuple[int, ...], tuple[int, ...]] | None: ...
 def converting_reader(
     owner: object,
     address: int,

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from weightwire import _core, _pieces
-from weightwire._arrays import bits_of, dtype_name, is_torch_tensor
+from weightwire._arrays import as_numpy, bits_of, dtype_name, is_torch_tensor
 from weightwire.errors import InvalidArgumentError
 
 Item = tuple[str, str, tuple[int, ...], Any]
@@ -113,7 +113,14 @@ def _memory_of(name: str, value: Any) -> _Memory | None:
     if isinstance(value, np.ndarray):
         strides = tuple(stride // max(1, value.itemsize) for stride in value.strides)
         return _Memory(value, value.ctypes.data, dtype_name(name, value), value.shape, strides)
-    return None
+    if not hasattr(value, "__dlpack__"):
+        return None
+    found = _core.dlpack(value)
+    if found is None:
+        raise InvalidArgumentError(f"'{name}' is on a device that only torch can read: give it as a torch tensor")
+    if not found[2]:
+        raise InvalidArgumentError(f"'{name}' has a type that no checkpoint can hold")
+    return _Memory(*found)
 
 
 def _in_order(memory: _Memory) -> bool:
@@ -142,16 +149,13 @@ def item_of(name: str, value: Any, to: str | None) -> Item:
             _pieces.TorchPieces(value.kept.get(value), _torch_dtype(dtype))(firsts, count, out)
 
         return name, dtype, value.shape, _core.calling_reader(read, dtype)
-    if not is_torch_tensor(value) and not isinstance(value, np.ndarray):
-        bits = bits_of(name, value)
-        if to is None or bits.dtype not in _FLOATS or bits.dtype == to:
-            return (name, *bits)
-        raise InvalidArgumentError(f"'{name}' cannot be published as {to}: give it as a numpy array or a torch tensor")
-    dtype = dtype_name(name, value)
-    wanted = to if to is not None and dtype in _FLOATS else dtype
-    shape = tuple(value.shape)
+    if not is_torch_tensor(value) and not hasattr(value, "__dlpack__"):
+        value = as_numpy(name, value)
     memory = _memory_of(name, value)
-    if memory is not None and wanted == dtype and _in_order(memory):
+    dtype = memory.dtype if memory is not None else dtype_name(name, value)
+    shape = memory.shape if memory is not None else tuple(value.shape)
+    wanted = to if to is not None and dtype in _FLOATS else dtype
+    if memory is not None and wanted == dtype and _in_order(memory) and not isinstance(memory.owner, _core.Borrowed):
         return (name, *bits_of(name, value))
     if memory is not None and (wanted == dtype or (dtype, wanted) == ("F32", "BF16")):
         return name, wanted, shape, _core.converting_reader(*memory, wanted, None)
@@ -166,10 +170,10 @@ def fp8_items(name: str, value: Any, fp8: Fp8) -> list[Item]:
     """A matrix as F8_E4M3, and its scales."""
     if isinstance(value, Lazy):
         raise InvalidArgumentError(f"'{name}' cannot be published as fp8: merge the adapters first")
-    dtype = dtype_name(name, value)
-    shape = tuple(value.shape)
     power_of_two = fp8.scales == "power_of_two"
     memory = _memory_of(name, value)
+    dtype = memory.dtype if memory is not None else dtype_name(name, value)
+    shape = tuple(value.shape)
     reader: _core.Reader
     if memory is not None and dtype in ("F32", "BF16"):
         scales = _core.block_scales(*memory[1:], power_of_two)

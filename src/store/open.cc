@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "store/aws_profile.h"
+#include "store/ca_file.h"
 #include "store/credentials.h"
 #include "store/file_store.h"
 #include "store/hf_hub_store.h"
@@ -33,6 +34,14 @@ std::optional<std::string> FromQuery(const StoreUrl& url, const char* name) {
   return found == url.query.end() ? std::nullopt : std::optional(found->second);
 }
 
+// Empty: libcurl's own.
+std::string CaFile(const OpenOptions& options, std::optional<std::string> of_profile) {
+  const auto given = options.http.ca_file.empty() ? std::nullopt : std::optional(options.http.ca_file);
+  return FirstOf(
+             {options.environment("AWS_CA_BUNDLE"), std::move(of_profile), given, SystemCaFile(options.environment)})
+      .value_or("");
+}
+
 Result<S3Options> OptionsOfS3(const StoreUrl& url, const OpenOptions& options, Access access) {
   WW_TRY(const AwsProfile profile, AwsProfile::Load(options.environment));
   S3Options s3;
@@ -40,8 +49,7 @@ Result<S3Options> OptionsOfS3(const StoreUrl& url, const OpenOptions& options, A
   s3.prefix = url.prefix;
   s3.name = url.name;
   s3.http = options.http;
-  s3.http.ca_file =
-      FirstOf({options.environment("AWS_CA_BUNDLE"), profile.Find("ca_bundle")}).value_or(s3.http.ca_file);
+  s3.http.ca_file = CaFile(options, profile.Find("ca_bundle"));
   s3.service.region = FirstOf({FromQuery(url, "region"), options.environment("AWS_REGION"),
                                options.environment("AWS_DEFAULT_REGION"), profile.Find("region")})
                           .value_or("us-east-1");
@@ -100,7 +108,7 @@ Secret HfToken(const Environment& environment) {
 
 Result<std::unique_ptr<Store>> OpenHf(const StoreUrl& url, const OpenOptions& options, Access access) {
   HttpOptions http = options.http;
-  http.ca_file = options.environment("AWS_CA_BUNDLE").value_or(http.ca_file);
+  http.ca_file = CaFile(options, std::nullopt);
   const std::size_t slash = url.bucket.find('/');
   if (access == Access::kWithCredentials) {
     auto chain = std::make_shared<CredentialChain>(WithoutServices(options.environment), options.clock);

@@ -7,7 +7,7 @@
 //                                                   bucket into the host's name, ?addressing=path into the path.
 //   hf://buckets/owner/name/prefix                  Hugging Face: by S3 keys that begin with HFAK, else by HF_TOKEN,
 //                                                   which can only read, else as the public sees it
-// AWS_CA_BUNDLE (or the profile's ca_bundle) names a file of CAs to trust.
+// AWS_CA_BUNDLE (or the profile's ca_bundle) names a file of CAs to trust; else the system's are (ca_file.h).
 #pragma once
 
 #include <memory>

@@ -1,13 +1,16 @@
 """Publishing from Python: what goes in comes out, whatever the arrays are made of."""
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 
 import ml_dtypes
 import numpy as np
 import pytest
 import weightwire as ww
-from conftest import assert_same, publish, small_state
+from conftest import assert_same, assert_same_tensors, publish, small_state
 
 
 def test_every_version_comes_back_bit_for_bit(bucket):
@@ -101,6 +104,73 @@ def test_a_restarted_publisher_goes_on_with_the_chain(bucket, tmp_path):
     (ticket,) = publish(bucket, state)  # without what the first two have left: rebuilt from the bucket
     assert (ticket.version, ticket.stats.changed) == (2, 16)
     assert_same(ww.load(bucket), state)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("held", [0, 1, 3])
+def test_a_restart_from_any_checkpoint_goes_on_with_the_chain(bucket, tmp_path, held, kept):
+    """A training that was resumed from an older checkpoint, or from a newer one than was published."""
+    states = [small_state(seed) for seed in range(4)]
+    options = {"state": tmp_path / "state", "base": "file"} if kept else {}
+    publish(bucket, *states[:3], **options)
+    model = states[held]
+    with ww.Publisher(bucket, model, **options) as publisher:
+        assert publisher.publish(held).version == 3
+        model["embed.weight"][3] += 1
+        ticket = publisher.publish(held + 1)
+        assert (ticket.version, ticket.stats.changed) == (4, 16)
+    assert_same(ww.load(bucket), model)
+    assert_same(ww.load(bucket, 2), states[2])
+
+
+def test_ctrl_c_ends_a_wait(tmp_path):
+    script = """
+import numpy as np, weightwire as ww
+publisher = ww.Publisher("bucket", {"w": np.zeros(10_000_000, np.uint8)}, bytes_per_second=1000)
+ticket = publisher.publish(0)
+print("waiting", flush=True)
+ticket.wait()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode != 0 and "KeyboardInterrupt" in error
+
+
+class OnlyDlpack:
+    """An array of a library that numpy knows nothing of."""
+
+    def __init__(self, tensor):
+        self._tensor = tensor
+        self.shape = tuple(tensor.shape)
+
+    def __dlpack__(self, **options):
+        return self._tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._tensor.__dlpack_device__()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "bool", "uint8", "float8_e4m3fn"])
+def test_dlpack_is_enough(bucket, dtype):
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(-60, 60).reshape(10, 12).to(getattr(torch, dtype))
+    try:
+        tensor.__dlpack__()
+    except BufferError:
+        pytest.skip(f"torch does not export {dtype} by DLPack")
+    publish(bucket, {"w": OnlyDlpack(tensor), "t": OnlyDlpack(tensor.t())})
+    assert_same_tensors(ww.load(bucket, framework="torch"), {"w": tensor, "t": tensor.t().contiguous()})
+
+
+def test_dlpack_s_floats_are_rounded_too(bucket):
+    torch = pytest.importorskip("torch")
+    tensor = torch.randn(30, 40)
+    publish(bucket, {"w": OnlyDlpack(tensor)}, dtype="bfloat16")
+    assert_same_tensors(ww.load(bucket, framework="torch"), {"w": tensor.to(torch.bfloat16)})
 
 
 def test_the_second_of_two_publishers_is_told(bucket):
