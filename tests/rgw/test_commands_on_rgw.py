@@ -1,16 +1,13 @@
 """The command on a bucket of a real service, the Ceph RGW that tests/store/with_rgw has started: what every command
 does there once, and publishers and followers that are killed at every point."""
 
-import hashlib
-import hmac
 import json
 import os
 import re
 import shutil
-import urllib.request
-from datetime import datetime, timezone
 
 import pytest
+from s3_admin import administer
 from test_command_roundtrip import chain, read_directory, succeed, succeed_json, weightwire, write_sharded
 from test_run_commands import die_at, same_checkpoint
 
@@ -26,26 +23,6 @@ def settings(tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-
-
-def administer(method, path, query="", body=b""):
-    """A request that the command has no need of, signed as S3 wants it."""
-    now = datetime.now(timezone.utc)
-    day, time = now.strftime("%Y%m%d"), now.strftime("%Y%m%dT%H%M%SZ")
-    content = hashlib.sha256(body).hexdigest()
-    host = ENDPOINT.removeprefix("http://")
-    signed = "host;x-amz-content-sha256;x-amz-date"
-    headers = f"host:{host}\nx-amz-content-sha256:{content}\nx-amz-date:{time}\n"
-    request = f"{method}\n/{path}\n{query}\n{headers}\n{signed}\n{content}"
-    scope = f"{day}/us-east-1/s3/aws4_request"
-    text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
-    key = f"AWS4{SECRET_KEY}".encode()
-    for part in (*scope.split("/"), text):
-        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    authorization = f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/{scope}, SignedHeaders={signed}, Signature={key.hex()}"
-    url = f"{ENDPOINT}/{path}" + (f"?{query}" if query else "")
-    sent = {"x-amz-content-sha256": content, "x-amz-date": time, "Authorization": authorization}
-    urllib.request.urlopen(urllib.request.Request(url, body, sent, method=method)).close()
 
 
 @pytest.fixture
