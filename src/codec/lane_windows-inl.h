@@ -70,23 +70,26 @@ struct LaneWindow {
     sum = 0;
     std::uint32_t cell = 0;
     Words time = hn::Zero(kWords);
-    const auto sum_cell = [&](const std::uint8_t* cell_units) {
+    const auto sum_cell = [&](SumsAhead<Unit, kShort>& sums_ahead) HWY_ATTR {
       for (std::uint32_t b = 0; b < kCellBlocks; b += kSumBlocks) {
-        const Words sums = running_sum.Of(rate_sums.OfBlocks(cell_units + std::size_t{b} * kTimeBlock * sizeof(Unit)));
+        const Words sums = running_sum.Of(sums_ahead.Next());
         hn::Store(hn::Add(sums, time), kWords, ends() + cell * kCellBlocks + b);
         time = hn::Add(time, running_sum.Last(sums));
       }
     };
     const std::uint32_t whole_cells = std::min(kWindowCells, left / kCellUnits);
-    for (; cell < whole_cells && sum < kFullWindow; ++cell) {
-      const std::uint8_t* cell_units = from + std::size_t{cell} * (kCellUnits * sizeof(Unit));
-      // The window after this one: many lanes take turns, and no hardware foresees so many.
-      for (std::size_t at = 0; at < kCellUnits * sizeof(Unit); at += kLineBytes) {
-        __builtin_prefetch(cell_units + kWindowUnits * sizeof(Unit) + at, 0, 2);
+    if (whole_cells != 0) {
+      SumsAhead<Unit, kShort> sums_ahead(rate_sums, from, whole_cells * (kCellBlocks / kSumBlocks));
+      for (; cell < whole_cells && sum < kFullWindow; ++cell) {
+        // The window after this one: many lanes take turns, and no hardware foresees so many.
+        const std::uint8_t* next_window = from + (std::size_t{cell} * kCellUnits + kWindowUnits) * sizeof(Unit);
+        for (std::size_t at = 0; at < kCellUnits * sizeof(Unit); at += kLineBytes) {
+          __builtin_prefetch(next_window + at, 0, 2);
+        }
+        sum_cell(sums_ahead);
+        sum = hn::GetLane(time);
+        cell_lasts[cell * kWordLanes] = sum - 1;
       }
-      sum_cell(cell_units);
-      sum = hn::GetLane(time);
-      cell_lasts[cell * kWordLanes] = sum - 1;
     }
     unit_count = cell * kCellUnits;
     if (cell < kWindowCells && sum < kFullWindow && left - unit_count >= kTimeBlock) {
@@ -94,7 +97,8 @@ struct LaneWindow {
       const std::uint32_t blocks = (left - unit_count) / kTimeBlock;
       HWY_ALIGN std::array<std::uint8_t, kCellUnits * sizeof(Unit)> copy{};
       std::memcpy(copy.data(), from + std::size_t{unit_count} * sizeof(Unit), blocks * kTimeBlock * sizeof(Unit));
-      sum_cell(copy.data());
+      SumsAhead<Unit, kShort> sums_ahead(rate_sums, copy.data(), kCellBlocks / kSumBlocks);
+      sum_cell(sums_ahead);
       std::uint32_t* cell_end = ends() + (cell + 1) * kCellBlocks;
       std::uint32_t* end = ends() + cell * kCellBlocks + blocks;
       sum = end[-1];

@@ -308,6 +308,62 @@ class RateSums {
   std::uint8_t mask_;
 };
 
+// OfBlocks() of kSumUnits units after each other.
+//
+// One chain leads from units to classes to sums to times, and it is longer than what a processor looks ahead at once.
+// So where there are registers enough, classes are taken two steps, and sums one step, before they are asked for.
+template <typename Unit, bool kShort>
+class SumsAhead {
+ public:
+  // There are `steps` times kSumUnits units. REQUIRES: steps != 0.
+  HWY_INLINE SumsAhead(const RateSums<Unit, kShort>& rate_sums, const std::uint8_t* units, std::uint32_t steps)
+      : rate_sums_(rate_sums), units_(units), last_(units + std::size_t{steps - 1} * kStepBytes) {
+#if WW_AVX512
+    const auto first = TakeFirst();
+    sums_ = rate_sums.OfBlocks(first, TakeSecond());
+    first_ = TakeFirst();
+    second_ = TakeSecond();
+#endif
+  }
+
+#if WW_AVX512
+  HWY_INLINE Words Next() {
+    const auto first = TakeFirst();
+    const auto second = TakeSecond();
+    const Words sums = sums_;
+    sums_ = rate_sums_.OfBlocks(first_, second_);
+    first_ = first;
+    second_ = second;
+    return sums;
+  }
+#else
+  HWY_INLINE Words Next() {
+    const auto first = TakeFirst();
+    return rate_sums_.OfBlocks(first, TakeSecond());
+  }
+#endif
+
+ private:
+  static constexpr std::size_t kStepBytes = kSumUnits * sizeof(Unit);
+
+  HWY_INLINE Bytes TakeFirst() const { return rate_sums_.Classes(units_); }
+  // After the last step comes the last step again.
+  HWY_INLINE Bytes TakeSecond() {
+    const auto classes = rate_sums_.Classes(units_ + kClassStep * sizeof(Unit));
+    units_ += units_ != last_ ? kStepBytes : 0;
+    return classes;
+  }
+
+  const RateSums<Unit, kShort>& rate_sums_;
+  const std::uint8_t* units_;
+  const std::uint8_t* last_;
+#if WW_AVX512
+  Bytes first_;
+  Bytes second_;
+  Words sums_;
+#endif
+};
+
 // RunningSums() and the last lane of it, with constants that are made once.
 class RunningSum {
  public:
