@@ -568,7 +568,7 @@ class Stager {
    public:
     // `expected` is how many units will come, if that is known.
     ChunkWriter(const Entry& entry, Job& job, std::size_t expected, const Kernels& kernels)
-        : map_(*entry.map), job_(job), expected_(expected), digest_(kernels) {
+        : map_(*entry.map), job_(job), expected_(expected), kernels_(kernels), digest_(kernels) {
       NextRun(job.first_unit);
     }
 
@@ -607,11 +607,15 @@ class Stager {
       std::uint32_t* offsets = chunk_.offsets.data() + count_;
       std::uint8_t* old_units = chunk_.old_units.data() + count_ * sizeof(Unit);
       std::uint8_t* new_units = chunk_.new_units.data() + count_ * sizeof(Unit);
-      for (std::uint32_t c = 0; c < tile.changed; ++c) {
-        const TileChange<Unit> change = LoadChange<Unit>(tile.changes, c);
-        offsets[c] = offset + change.position;
-        StoreUnit<Unit>(old_units, c, change.old_unit);
-        StoreUnit<Unit>(new_units, c, change.new_unit);
+      if constexpr (sizeof(Unit) == 2) {
+        kernels_.split_shorts(tile.changes, tile.changed, offset, offsets, old_units, new_units);
+      } else {
+        for (std::uint32_t c = 0; c < tile.changed; ++c) {
+          const TileChange<Unit> change = LoadChange<Unit>(tile.changes, c);
+          offsets[c] = offset + change.position;
+          StoreUnit<Unit>(old_units, c, change.old_unit);
+          StoreUnit<Unit>(new_units, c, change.new_unit);
+        }
       }
       digest_.Changes<Unit>(chunk_.first_unit, {offsets, tile.changed}, old_units, new_units);
       count_ += tile.changed;
@@ -653,6 +657,7 @@ class Stager {
     const BoxMap& map_;
     Job& job_;
     std::size_t expected_;
+    const Kernels& kernels_;
     StagedChunk chunk_;
     std::size_t count_ = 0;
     std::uint64_t to_tensor_ = 0;

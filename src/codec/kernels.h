@@ -153,6 +153,10 @@ struct Kernels {
                                const std::uint8_t* old_units, const std::uint8_t* new_units, const DigestKeys& keys,
                                ChangedBlock* blocks);
 
+  // Takes apart the changes of a tile of units of 16 bits (TileChange): positions[k] becomes first + its position.
+  void (*split_shorts)(const std::uint8_t* changes, std::size_t count, std::uint32_t first, std::uint32_t* positions,
+                       std::uint8_t* old_units, std::uint8_t* new_units);
+
   // Decodes tiles, many side by side; it is fastest if those with the same tables follow each other. `times` is scratch
   // memory, room for TimesRoom(of the largest).
   void (*decode_sparse)(std::span<SparseTile> tiles, int unit_bytes, std::uint32_t* times);

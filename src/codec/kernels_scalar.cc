@@ -72,6 +72,16 @@ std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* position
   return block_count;
 }
 
+void SplitShorts(const std::uint8_t* changes, std::size_t count, std::uint32_t first, std::uint32_t* positions,
+                 std::uint8_t* old_units, std::uint8_t* new_units) {
+  for (std::size_t k = 0; k < count; ++k) {
+    const auto change = LoadChange<std::uint16_t>(changes, k);
+    positions[k] = first + change.position;
+    StoreUnit<std::uint16_t>(old_units, k, change.old_unit);
+    StoreUnit<std::uint16_t>(new_units, k, change.new_unit);
+  }
+}
+
 #include "codec/gap_decode-inl.h"
 #include "codec/sparse_decode-inl.h"
 
@@ -106,9 +116,9 @@ std::uint64_t SumRatesOfWidth(const std::uint8_t* units, std::uint32_t count, in
 }  // namespace
 
 const Kernels* ScalarKernels() {
-  static const Kernels kKernels = {"scalar",    FindChanged,           SumRatesOfWidth,
-                                   DigestWords, DigestShorts,          DecodeSparse,
-                                   DecodeGaps,  ScalarEncodeKernels(), ScalarConvertKernels()};
+  static const Kernels kKernels = {
+      "scalar",    FindChanged,  SumRatesOfWidth, DigestWords,           DigestShorts,
+      SplitShorts, DecodeSparse, DecodeGaps,      ScalarEncodeKernels(), ScalarConvertKernels()};
   return &kKernels;
 }
 

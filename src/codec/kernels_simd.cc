@@ -181,6 +181,33 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
 
 #include "codec/digest_changes-inl.h"
 
+// --- split_shorts ---
+
+void SplitShorts(const std::uint8_t* changes, std::size_t count, std::uint32_t first, std::uint32_t* positions,
+                 std::uint8_t* old_units, std::uint8_t* new_units) {
+  constexpr std::size_t kCount = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
+  constexpr std::size_t kRecord = RecordBytes(sizeof(std::uint16_t));
+  const hn::Rebind<std::uint16_t, decltype(kWords)> shorts;
+  const hn::Repartition<std::uint8_t, decltype(shorts)> short_bytes;
+  std::size_t k = 0;
+  for (; k + kCount <= count; k += kCount) {
+    // A position, then both units in one number.
+    const auto low = LoadUnits<std::uint32_t>(changes + k * kRecord);
+    const auto high = LoadUnits<std::uint32_t>(changes + (k + kCount / 2) * kRecord);
+    const auto units = hn::ConcatOdd(kWords, high, low);
+    hn::StoreU(hn::Add(hn::ConcatEven(kWords, high, low), hn::Set(kWords, first)), kWords, positions + k);
+    hn::StoreU(hn::BitCast(short_bytes, hn::TruncateTo(shorts, units)), short_bytes, old_units + 2 * k);
+    hn::StoreU(hn::BitCast(short_bytes, hn::TruncateTo(shorts, hn::ShiftRight<16>(units))), short_bytes,
+               new_units + 2 * k);
+  }
+  for (; k < count; ++k) {
+    const auto change = LoadChange<std::uint16_t>(changes, k);
+    positions[k] = first + change.position;
+    StoreUnit<std::uint16_t>(old_units, k, change.old_unit);
+    StoreUnit<std::uint16_t>(new_units, k, change.new_unit);
+  }
+}
+
 // --- decode_sparse ---
 
 const hn::Full128<std::uint16_t> kRow;
@@ -231,8 +258,8 @@ const Kernels* GetKernels() {
 #else
   constexpr const char* kName = "baseline";
 #endif
-  static const Kernels kKernels = {kName,        FindChanged, SumRatesOfWidth,    DigestWords,        DigestShorts,
-                                   DecodeSparse, DecodeGaps,  GetEncodeKernels(), GetConvertKernels()};
+  static const Kernels kKernels = {kName,       FindChanged,  SumRatesOfWidth, DigestWords,        DigestShorts,
+                                   SplitShorts, DecodeSparse, DecodeGaps,      GetEncodeKernels(), GetConvertKernels()};
   return &kKernels;
 }
 

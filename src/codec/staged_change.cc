@@ -11,7 +11,7 @@ namespace weightwire {
 
 namespace {
 
-void Scatter(std::span<const StagedChunk> chunks, int unit_bytes, std::vector<std::uint8_t> StagedChunk::*units,
+void Scatter(std::span<const StagedChunk> chunks, int unit_bytes, UnfilledVector<std::uint8_t> StagedChunk::*units,
              std::span<std::uint8_t> target) {
   WithUnit(unit_bytes, [&]<typename Unit>() {
     for (const StagedChunk& chunk : chunks) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "base/unfilled_vector.h"
 #include "codec/digest.h"
 #include "tensor/layout.h"
 
@@ -22,10 +23,10 @@ namespace weightwire {
 
 // Changed units of one stretch of a tensor.
 struct StagedChunk {
-  std::uint64_t first_unit = 0;         // of the stretch
-  std::vector<std::uint32_t> offsets;   // from first_unit, ascending
-  std::vector<std::uint8_t> new_units;  // as many units as offsets
-  std::vector<std::uint8_t> old_units;
+  std::uint64_t first_unit = 0;            // of the stretch
+  UnfilledVector<std::uint32_t> offsets;   // from first_unit, ascending
+  UnfilledVector<std::uint8_t> new_units;  // as many units as offsets
+  UnfilledVector<std::uint8_t> old_units;
 };
 
 // What happens to one tensor: some units change, or all of it is new.

@@ -317,6 +317,35 @@ TEST_P(KernelsTest, DecodeAnythingAlike) {
   EXPECT_GT(ended, 0u);
 }
 
+TEST_P(KernelsTest, SplitTheSameChanges) {
+  Random random(9);
+  for (std::size_t count = 0; count < 100; ++count) {
+    const auto changes = std::make_unique<std::uint8_t[]>(count * RecordBytes(2));
+    std::vector<std::uint32_t> positions(count);
+    std::vector<std::uint16_t> old_units(count);
+    std::vector<std::uint16_t> new_units(count);
+    const auto first = static_cast<std::uint32_t>(Below(random, 1 << 30));
+    for (std::size_t k = 0; k < count; ++k) {
+      const TileChange<std::uint16_t> change = {static_cast<std::uint32_t>(Below(random, 1 << 18)),
+                                                static_cast<std::uint16_t>(random()),
+                                                static_cast<std::uint16_t>(random())};
+      StoreChange<std::uint16_t>(changes.get(), k, change);
+      positions[k] = first + change.position;
+      old_units[k] = change.old_unit;
+      new_units[k] = change.new_unit;
+    }
+    const auto split_positions = std::make_unique<std::uint32_t[]>(count);
+    const auto split_old = std::make_unique<std::uint16_t[]>(count);
+    const auto split_new = std::make_unique<std::uint16_t[]>(count);
+    GetParam()->split_shorts(changes.get(), count, first, split_positions.get(),
+                             reinterpret_cast<std::uint8_t*>(split_old.get()),
+                             reinterpret_cast<std::uint8_t*>(split_new.get()));
+    ASSERT_TRUE(std::equal(positions.begin(), positions.end(), split_positions.get())) << count;
+    ASSERT_TRUE(std::equal(old_units.begin(), old_units.end(), split_old.get())) << count;
+    ASSERT_TRUE(std::equal(new_units.begin(), new_units.end(), split_new.get())) << count;
+  }
+}
+
 TEST(Kernels, AreChosenByName) {
   for (const Kernels* kernels : AllKernels()) EXPECT_EQ(KernelsNamed(kernels->name).value(), kernels);
   EXPECT_EQ(AllKernels().back(), ScalarKernels());
