@@ -1,14 +1,15 @@
 """Real vLLM servers on CPUs, runs that they follow, and what a freshly loaded engine says of a version."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -146,10 +147,12 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.log = log
+        self._threads = concurrent.futures.ThreadPoolExecutor(8)
         command = [
             *(str(Path(sys.executable).parent / "vllm"), "serve", str(model), "--port", str(self.port)),
             *("--host", "127.0.0.1", "--enforce-eager", "--dtype", "bfloat16", "--max-model-len", "1024"),
-            *("--gpu-memory-utilization", "0.05", "--skip-tokenizer-init", "--enable-scale-out", *arguments),
+            *("--gpu-memory-utilization", "0.05", "--skip-tokenizer-init", "--enable-scale-out"),
+            *("--disable-uvicorn-access-log", *arguments),
         ]
         with log.open("ab") as out:
             self.process = subprocess.Popen(
@@ -214,28 +217,24 @@ class Server:
         return [self.generate(prompt)[:2] for prompt in PROMPTS]
 
     def generate_in_background(self, tokens, count):
-        result = []
-        thread = threading.Thread(target=lambda: result.append(self.generate(tokens, count)))
-        thread.start()
+        """Starts; what it returns waits for the result, or raises what went wrong."""
+        return self._threads.submit(self.generate, tokens, count).result
 
-        def wait():
-            thread.join(WAIT_SECONDS * 2)
-            return result[0]
-
-        return wait
-
-    def pids(self, name):
-        """Processes of the server by the name that vLLM gives them."""
-        found = subprocess.run(["ps", "-eo", "pid,sess,args"], capture_output=True, text=True, check=True).stdout
-        rows = [line.split(None, 2) for line in found.splitlines()[1:]]
-        return [int(pid) for pid, session, args in rows if int(session) == self.process.pid and name in args]
+    def pid(self, name):
+        """Of a process of the server, by the name that its lines in the log have."""
+        return int(re.findall(rf"\({name} pid=(\d+)\)", self.log.read_text())[-1])
 
     def stop(self, how=signal.SIGTERM):
+        """Ends all of its processes; those that clean up after others come last."""
         with contextlib.suppress(ProcessLookupError):
             if how == signal.SIGTERM:
                 self.process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.process.wait(20)
+                deadline = time.monotonic() + 10
+                while time.monotonic() < deadline:
+                    os.killpg(self.process.pid, 0)
+                    time.sleep(0.05)
             os.killpg(self.process.pid, signal.SIGKILL)
         return self.process.wait()
 
@@ -295,7 +294,7 @@ class Reference:
         self._process.wait(30)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)  # it starts while the first server does
 def reference(import_path, tmp_path_factory):
     process = Reference(import_path, tmp_path_factory.mktemp("reference") / "log")
     yield process

@@ -40,7 +40,7 @@ def fault():
         written.clear()
         if asked_for() == "bits":
             for parameter in self._worker.get_model().parameters():
-                parameter.data.view(-1)[0] += 1
+                parameter.data.view(-1)[:1] += 1
         return begin(self, task, arguments)
 
     holding.Sparse.write = failing_write

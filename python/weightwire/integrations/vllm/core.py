@@ -9,7 +9,7 @@ from typing import Any
 
 logger = logging.getLogger("vllm.weightwire")
 
-# The exit status of a core that may not go on.
+# The exit status of a core that may not go on, and of its server.
 EXIT_STATUS = 70
 
 

@@ -17,9 +17,22 @@ class WeightsDiffer(WeightwireError):
     """The engine's weights are not what they should be: it must not answer any more."""
 
 
+class EngineGone(WeightwireError):
+    """The engine has ended."""
+
+
+# So often who waits for an engine looks whether it is still there.
+_DEATH_SECONDS = 0.5
+
+
 class Engine:
     def __init__(self, client: Any) -> None:
+        self._client = client
         self._core = client.engine_core
+
+    @property
+    def is_dead(self) -> bool:
+        return bool(self._client.errored)
 
     async def open(self, mirror: str) -> list[dict[str, Any]]:
         """Has the workers learn where things are; one answer for each."""
@@ -42,21 +55,31 @@ class Engine:
     async def commit(self, version: int) -> dict[str, Any]:
         """Puts what all workers have prepared in place, between two steps. A core that cannot stays as it was; after
         `UpdateRefused`, cores may hold different versions."""
-        answers = await self._core.call_utility_all_async("weightwire_commit", version)
+        answers = await self._call("weightwire_commit", version)
         _raise_if_wrong(answers)
         slowest: dict[str, Any] = max(answers, key=lambda answer: float(answer["seconds"]))
         return slowest
 
     async def label(self, version: int) -> None:
         """What is generated from here on is by this version."""
-        await self._core.call_utility_all_async("set_weight_version", str(version))
+        await self._call("set_weight_version", str(version))
 
     async def stop(self, why: str) -> None:
         """Ends the engine at once, and with it the server."""
-        await self._core.call_utility_all_async("weightwire_stop", why)
+        await self._call("weightwire_stop", why)
+
+    async def _call(self, method: str, *arguments: Any) -> list[Any]:
+        """One answer for each core. A core that has died never answers, and nobody says so to who waits."""
+        call = asyncio.ensure_future(self._core.call_utility_all_async(method, *arguments))
+        while not (await asyncio.wait({call}, timeout=_DEATH_SECONDS))[0]:
+            if self.is_dead:
+                call.cancel()
+                raise EngineGone("the engine has ended")
+        answers: list[Any] = call.result()
+        return answers
 
     async def _ask(self, method: str, *arguments: Any) -> list[dict[str, Any]]:
-        by_core = await self._core.call_utility_all_async("weightwire_ask_workers", method, list(arguments))
+        by_core = await self._call("weightwire_ask_workers", method, list(arguments))
         return [answer for answers in by_core for answer in answers]
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 from weightwire.errors import InvalidArgumentError, UnavailableError, WeightwireError
 from weightwire.follower import Follower, Update
 from weightwire.integrations.vllm.change_file import write_change
+from weightwire.integrations.vllm.core import EXIT_STATUS
 from weightwire.integrations.vllm.engine import Engine, UpdateRefused, WeightsDiffer
 from weightwire.integrations.vllm.mirror import MirrorHeld, read_held, reading
 from weightwire.integrations.vllm.options import Options
@@ -28,6 +31,8 @@ logger = logging.getLogger("vllm.weightwire")
 _READERS_SECONDS = 30.0
 # Between two tries after trouble.
 _TROUBLE_SECONDS = 2.0
+# For giving the lease back when the server ends.
+_LEAVE_SECONDS = 3.0
 
 
 class Following:
@@ -54,6 +59,7 @@ class Following:
             "newest": None,
             "versions_behind": None,
             "seconds_behind": None,
+            "last_asked": None,  # whether there is something newer
             "standing_still": None,
             "updates": 0,
             "failed_updates": 0,
@@ -107,15 +113,17 @@ class Following:
         self._stand_still = (version, back)
         self.status["standing_still"] = version
 
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        if self._follower is not None:
-            await asyncio.to_thread(self._follower.close)
-
     async def _run(self) -> None:
-        while True:
+        """Until the server ends, which cancels this."""
+        try:
+            await self._go_on()
+        finally:
+            self._give_back()
+            if self._engine.is_dead:
+                _end()
+
+    async def _go_on(self) -> None:
+        while not self._engine.is_dead:
             pause = self._options.poll
             try:
                 await self._turn()
@@ -127,7 +135,7 @@ class Following:
                 self._note_trouble(str(error))
                 pause = max(pause, _TROUBLE_SECONDS)
             except Exception as error:
-                if type(error).__name__ == "EngineDeadError":
+                if self._engine.is_dead:
                     return
                 logger.exception("weightwire: following failed")
                 self._note_trouble(f"{type(error).__name__}: {error}")
@@ -142,7 +150,9 @@ class Following:
         follower = self._follower
         assert follower is not None
         self._pass_limits(follower)
+        asked = time.time()
         update = await asyncio.to_thread(follower.poll)
+        self.status["last_asked"] = asked
         if self._held is None or follower.version != self._held.version:
             await self._catch_up()
         elif update is not None and update.seconds is None and self._is_time(follower):
@@ -254,6 +264,14 @@ class Following:
             Follower, self._options.run, self._mirror, poll_seconds=self._options.poll
         )
 
+    def _give_back(self) -> None:
+        """The lease, unless the bucket takes long: then it expires."""
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            thread = threading.Thread(target=follower.close, daemon=True)
+            thread.start()
+            thread.join(_LEAVE_SECONDS)
+
     # --- for people ---
 
     def _set_held(self, held: MirrorHeld) -> None:
@@ -274,6 +292,12 @@ class Following:
             self.status["newest"] = stats.newest
             self.status["versions_behind"] = stats.versions_behind
             self.status["seconds_behind"] = stats.seconds_behind
+
+
+def _end() -> None:
+    """Ends this process, since the engine is gone. vLLM does it too, but with the status of success."""
+    logging.shutdown()
+    os._exit(EXIT_STATUS)
 
 
 def mirror_of(options: Options, model: str) -> Path:
