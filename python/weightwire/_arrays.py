@@ -71,6 +71,11 @@ def named_dtype(dtype: Any) -> str:
     return known
 
 
+def spelled_out(name: str) -> str:
+    """A type as torch, numpy and configurations spell it: "bfloat16" for "BF16"."""
+    return _NUMPY_NAMES[name]
+
+
 def torch_dtype(name: str, torch: Any) -> Any:
     found = getattr(torch, _NUMPY_NAMES.get(name, ""), None)
     if found is None:

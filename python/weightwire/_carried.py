@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from weightwire._arrays import named_dtype, spelled_out
 from weightwire._lora import Lora, is_peft, save_adapter_config
 from weightwire._published import Fp8
 from weightwire._state import linear_names, tensors_of, unwrap
@@ -27,7 +28,19 @@ def write_carried(model: Any, tokenizer: Any, dtype: Any, lora: Lora, directory:
             save(directory)
     if isinstance(dtype, Fp8):
         _say_quantized(model, dtype, directory / "config.json")
+    elif dtype is not None:
+        _say_dtype(dtype, directory / "config.json")
     return directory if any(directory.iterdir()) else None
+
+
+def _say_dtype(dtype: Any, path: Path) -> None:
+    """A trainer's configuration says what it trains in; engines take it for the type of the weights."""
+    if not path.exists():
+        return
+    config = json.loads(path.read_text())
+    # transformers before 5 calls it torch_dtype, and reads nothing else.
+    config["torch_dtype" if "torch_dtype" in config else "dtype"] = spelled_out(named_dtype(dtype))
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def _say_quantized(model: Any, fp8: Fp8, path: Path) -> None:

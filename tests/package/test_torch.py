@@ -1,5 +1,7 @@
 """Torch modules: names and ties as save_pretrained has them, and types as they are asked for."""
 
+import json
+
 import pytest
 import weightwire as ww
 from conftest import assert_same_tensors, publish, tiny_model
@@ -105,3 +107,11 @@ def test_configuration_and_tokenizer_go_with_every_anchor(bucket, tmp_path):
     loaded = transformers.AutoModelForCausalLM.from_pretrained(manifest.parent, dtype=torch.bfloat16)
     assert_same_tensors(dict(loaded.state_dict()), dict(model.state_dict()))
     assert sorted(ww.load(bucket, framework="torch")) == sorted(model.state_dict())
+
+
+def test_the_configuration_says_the_published_type(bucket):
+    pytest.importorskip("transformers")
+    with ww.Publisher(bucket, tiny_model(), dtype=torch.bfloat16) as publisher:
+        publisher.publish(0)
+    (config,) = (bucket / "anchors").rglob("config.json")
+    assert json.loads(config.read_text())["dtype"] == "bfloat16"

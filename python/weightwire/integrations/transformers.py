@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from weightwire.publisher import Publisher, Ticket
+from weightwire.integrations._publish_log import PublishLog
+from weightwire.publisher import Publisher
 
 
 class PublishCallback(TrainerCallback):
@@ -31,8 +31,7 @@ class PublishCallback(TrainerCallback):
         self._every = every
         self._options = options
         self._publisher: Publisher | None = None
-        self._tickets: list[Ticket] = []
-        self._elements = 0
+        self._log = PublishLog(0)
 
     @property
     def publisher(self) -> Publisher | None:
@@ -46,12 +45,12 @@ class PublishCallback(TrainerCallback):
             return
         options = {"tokenizer": kwargs.get("processing_class"), **self._options}
         self._publisher = Publisher(self._run, model, **options)
-        self._elements = sum(parameter.numel() for parameter in model.state_dict().values())
-        self._publish(state.global_step)
+        self._log = PublishLog(sum(parameter.numel() for parameter in model.state_dict().values()))
+        self._log.publish(self._publisher, state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._publisher is not None and state.global_step % self._every == 0:
-            self._publish(state.global_step)
+            self._log.publish(self._publisher, state.global_step)
 
     def on_log(
         self,
@@ -61,18 +60,8 @@ class PublishCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if logs is None or self._publisher is None or not self._tickets:
-            return
-        stats = [ticket.stats for ticket in self._tickets]
-        logs["weightwire/version"] = stats[-1].version
-        logs["weightwire/bytes"] = sum(one.bytes for one in stats)
-        logs["weightwire/changed_share"] = sum(one.changed for one in stats) / max(1, self._elements * len(stats))
-        logs["weightwire/publish_seconds"] = self._seconds
-        # The trainer keeps its history before it tells callbacks of it.
-        if state.log_history:
-            state.log_history[-1].update({key: value for key, value in logs.items() if key.startswith("weightwire/")})
-        self._tickets.clear()
-        self._seconds = 0.0
+        if logs is not None and self._publisher is not None:
+            self._log.write_to(logs, state.log_history)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -83,11 +72,3 @@ class PublishCallback(TrainerCallback):
                 publisher.drain()
             finally:
                 publisher.close()
-
-    _seconds = 0.0
-
-    def _publish(self, step: int) -> None:
-        assert self._publisher is not None
-        start = time.monotonic()
-        self._tickets.append(self._publisher.publish(step))
-        self._seconds += time.monotonic() - start

@@ -1,0 +1,183 @@
+"""What TRL's asynchronous trainers take as `weight_transfer=`: publishing, in place of a connection to the server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from weightwire._arrays import named_dtype, torch_dtype
+from weightwire._published import Fp8
+from weightwire.errors import InvalidArgumentError
+from weightwire.integrations._publish_log import PublishLog
+from weightwire.publisher import Publisher
+
+_log = logging.getLogger("weightwire")
+
+
+class WeightTransfer:
+    """Publishes the weights of `AsyncGRPOTrainer` or `AsyncDistillationTrainer`, and lets the trainer go on.
+
+        transfer = WeightTransfer("s3://bucket/run")
+        trainer = AsyncGRPOTrainer(model, ..., weight_transfer=transfer)
+        transfer.attach(trainer)
+        trainer.train()
+
+    Each synchronisation is one version, the first one before the first step. Servers follow on their own schedule, so
+    `pause` and `resume` do nothing to them. The trainer's `model_version` is the number of the run's version, and
+    rollouts of `AsyncGRPOTrainer` carry the version that made them, which its `max_staleness` then bounds.
+
+    `dtype` is what is published, whatever the trainer holds; other keyword arguments are those of
+    `weightwire.Publisher`. The model's configuration and tokenizer go with every anchor.
+    """
+
+    def __init__(self, run: str | os.PathLike[str], *, dtype: Any = torch.bfloat16, **options: Any) -> None:
+        if options.get("when_full", "wait") != "wait":
+            raise InvalidArgumentError("TRL counts a version for each synchronisation, so none can be skipped")
+        if "lora" in options:
+            raise InvalidArgumentError("TRL merges adapters before it sends weights: there is nothing to choose")
+        self._run = run
+        self._dtype = dtype
+        self._options = options
+        self._trainer: Any = None
+        self._publisher: Publisher | None = None
+        self._costs = PublishLog(0)
+        self._version: int | None = None
+
+    def attach(self, trainer: Any) -> None:
+        """Tells it whose weights these are. Once, after the trainer is made and before it trains; on every rank."""
+        self._trainer = trainer
+        trainer.add_callback(_Costs(self))
+        worker = trainer.rollout_worker
+        if worker is None or not hasattr(worker, "_loop_cls"):
+            return
+        from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
+
+        from weightwire.integrations.trl.rollouts import TaggingLoop
+
+        if worker._loop_cls is _AsyncRolloutLoop:
+            worker._loop_cls = TaggingLoop
+        elif not issubclass(worker._loop_cls, TaggingLoop):
+            _log.warning(
+                "rollouts of %s carry the version that was newest when they began, not the one that made them; derive "
+                "it from weightwire.integrations.trl.rollouts.TaggingLoop",
+                worker._loop_cls.__name__,
+            )
+
+    @property
+    def publisher(self) -> Publisher | None:
+        """The publisher while a training runs."""
+        return self._publisher
+
+    @property
+    def version(self) -> int | None:
+        """The last version that was published by this object."""
+        return self._version
+
+    # --- what TRL calls, on the main process ---
+
+    def init_weight_transfer(self) -> None:
+        if self._trainer is None:
+            raise InvalidArgumentError("the trainer is not known: call attach(trainer) before trainer.train()")
+        model = self._model()
+        base = model.get_base_model() if _is_peft(model) else model
+        self._publisher = Publisher(
+            self._run,
+            base,
+            **{"dtype": self._dtype, "tokenizer": self._trainer.processing_class, **self._options},
+        )
+        self._costs = PublishLog(sum(parameter.numel() for parameter in base.parameters()))
+
+    def pause(self) -> None:
+        """Nothing: servers pull, and need not stand still."""
+
+    def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Publishes, and returns once the weights may change again.
+
+        Weights that lie whole in this process are read where they are. Those of a sharded model are put together for
+        this call alone, so each is rounded as it comes: `dtype` copies of all of them, in host memory, until it
+        returns.
+        """
+        publisher = self._publisher
+        if publisher is None:
+            raise InvalidArgumentError("weights cannot be sent before init_weight_transfer()")
+        model = self._model()
+        places = {parameter.data_ptr() for parameter in model.parameters() if _is_whole(parameter)}
+        sent: dict[str, torch.Tensor] = {}
+        moved = False
+        for name, tensor in iterator:
+            if tensor.data_ptr() in places:
+                sent[name] = tensor
+            else:
+                sent[name] = self._kept(tensor)
+                moved = True
+        # As a module where it can be: tied weights and what is not trained are known there.
+        whole = not moved and not _is_peft(model)
+        if not whole:
+            _refuse_frozen(model, sent)
+        step = self._trainer.state.global_step
+        self._version = self._costs.publish(publisher, step, model if whole else sent).version
+
+    def resume(self) -> None:
+        # TRL counts one more after this call, and is then at the number of the version.
+        if self._version is not None:
+            self._trainer.model_version = self._version - 1
+
+    def destroy(self) -> None:
+        """Waits until all versions are sent; after an error, not for ever."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.__exit__(*sys.exc_info())
+
+    def _model(self) -> Any:
+        return self._trainer.accelerator.unwrap_model(self._trainer.model)
+
+    def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._dtype is None or isinstance(self._dtype, Fp8) or not tensor.is_floating_point():
+            return tensor.to("cpu", copy=True)
+        return tensor.to(torch_dtype(named_dtype(self._dtype), torch)).to("cpu", copy=False)
+
+
+class _Costs(TrainerCallback):
+    """Puts what publishing cost into the trainer's log."""
+
+    def __init__(self, transfer: WeightTransfer) -> None:
+        self._transfer = transfer
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if logs is not None:
+            self._transfer._costs.write_to(logs, state.log_history)
+
+
+def _is_peft(model: Any) -> bool:
+    return hasattr(model, "merge_adapter")
+
+
+def _is_whole(parameter: torch.Tensor) -> bool:
+    from torch.distributed.tensor import DTensor
+
+    return not isinstance(parameter, DTensor)
+
+
+def _refuse_frozen(model: Any, sent: dict[str, torch.Tensor]) -> None:
+    """TRL sends what is trained. The rest of a sharded model cannot be put together on one rank."""
+    if _is_peft(model):
+        return
+    left_out = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    if left_out:
+        raise InvalidArgumentError(
+            f"{len(left_out)} parameters are frozen (the first is '{left_out[0]}'), and TRL does not send those of a "
+            "sharded model: publish from a model that is whole on each rank"
+        )

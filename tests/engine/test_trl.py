@@ -1,0 +1,203 @@
+"""The real AsyncGRPOTrainer publishes, and a real server that follows makes its rollouts."""
+
+import sys
+
+import pytest
+import torch
+import transformers
+import weightwire as ww
+from conftest import ROOT, make_model
+from tokenizers import Tokenizer, models, pre_tokenizers
+from weightwire.integrations.trl import WeightTransfer
+
+sys.path.insert(0, str(ROOT / "demo"))
+import trl_on_cpu
+
+trl_on_cpu.install()
+from datasets import Dataset  # noqa: E402
+from trl.chat_template_utils import qwen3_chat_template  # noqa: E402
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # noqa: E402
+
+WORDS = 900
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+
+
+def share_of_high_words(completion_ids, **kwargs):
+    """A reward that differs between rollouts, so that there is something to learn."""
+    return [sum(token > 500 for token in tokens) / len(tokens) for tokens in completion_ids]
+
+
+def save_first(folder):
+    """A model in fp32 with a tokenizer of as many words as it has."""
+    torch.manual_seed(0)
+    make_model("dense", tied=False).save_pretrained(folder)
+    words = {word: i for i, word in enumerate([*SPECIAL, *(f"w{i}" for i in range(WORDS))])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    tokenizer.chat_template = qwen3_chat_template
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+class Training:
+    """A run, and trainers of it, one after the other."""
+
+    def __init__(self, folder):
+        self.first = save_first(folder / "first")
+        self.bucket = folder / "bucket"
+        self.mirror = folder / "mirror"
+        self._folder = folder
+        self.publish(0.0)
+        with ww.Follower(self.bucket, self.mirror) as follower:
+            follower.poll()
+
+    def publish(self, more):
+        """The first weights, each of them by so much more."""
+        model = transformers.AutoModelForCausalLM.from_pretrained(self.first)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += more
+        tokenizer = transformers.AutoTokenizer.from_pretrained(self.first)
+        with ww.Publisher(self.bucket, model, dtype=torch.bfloat16, tokenizer=tokenizer) as publisher:
+            publisher.publish(step=0)
+
+    def trainer(self, steps, server=None, bucket=None, attach=True, **options):
+        arguments = AsyncGRPOConfig(
+            output_dir=str(self._folder / "out"),
+            vllm_server_base_url=f"http://127.0.0.1:{server.port if server else 1}",
+            max_steps=steps,
+            num_generations=4,
+            per_device_train_batch_size=8,
+            token_budget=0,
+            max_inflight_tasks=8,
+            queue_maxsize=8,
+            max_completion_length=8,
+            learning_rate=1e-3,
+            dtype="float32",
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            **options,
+        )
+        prompts = [[{"role": "user", "content": f"w{i} w{i + 1}"}] for i in range(8)]
+        transfer = WeightTransfer(bucket or self.bucket)
+        trainer = AsyncGRPOTrainer(
+            model=str(self.first),
+            reward_funcs=share_of_high_words,
+            args=arguments,
+            train_dataset=Dataset.from_dict({"prompt": prompts}),
+            weight_transfer=transfer,
+        )
+        if attach:
+            transfer.attach(trainer)
+        return trainer
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    return Training(tmp_path_factory.mktemp("trl"))
+
+
+@pytest.fixture(scope="module")
+def server(training, start):
+    name = ["--no-skip-tokenizer-init", "--served-model-name", str(training.first)]
+    return start(training.mirror, training.bucket, plugins=["plain_layout"], arguments=name).wait_until_up()
+
+
+def tags_of(trainer):
+    """The versions of all rollouts that the trainer takes, as they come."""
+    tags = []
+    take = trainer.rollout_queue.get
+
+    def noting(*args, **kwargs):
+        sample = take(*args, **kwargs)
+        tags.append(sample.model_version)
+        return sample
+
+    trainer.rollout_queue.get = noting  # the same queue as the worker has
+    return tags
+
+
+def assert_published(bucket, model):
+    published = ww.load(bucket, framework="torch")
+    expected = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
+    assert sorted(published) == sorted(expected)
+    assert all(torch.equal(published[name], tensor) for name, tensor in expected.items())
+
+
+def test_rollouts_carry_the_version_that_made_them(training, server):
+    """The server stands still, so every rollout is of that version, however far the trainer is."""
+    server.post("/weightwire/stand_still", {"version": 0})
+    training.publish(0.01)
+    trainer = training.trainer(steps=4, server=server, max_staleness=100)
+    tags = tags_of(trainer)
+    trainer.train()
+    assert len(tags) >= 4 * 8
+    assert set(tags) == {0}
+    # Version 2 is the first weights again: a trainer goes on with the chain that is there.
+    assert trainer.model_version == 6
+    staleness = [entry["sample/staleness_mean"] for entry in trainer.state.log_history if "reward" in entry]
+    assert staleness[0] == 2
+    assert staleness == sorted(staleness) and staleness[-1] > 2
+
+
+def test_a_server_follows_exactly_and_staleness_is_bounded(training, server, reference):
+    server.post("/weightwire/stand_still", {"version": None})
+    trainer = training.trainer(steps=4, server=server, max_staleness=1)
+    tags = tags_of(trainer)
+    trainer.train()
+    assert trainer.model_version == 11
+    assert max(tags) > 7
+    logs = [entry for entry in trainer.state.log_history if "weightwire/version" in entry]
+    assert [entry["weightwire/version"] for entry in logs][:4] == [8, 9, 10, 11]
+    assert all(entry["sample/staleness_max"] <= 1 for entry in logs if "sample/staleness_max" in entry)
+    assert all(entry["weightwire/bytes"] > 0 and 0 < entry["weightwire/changed_share"] <= 1 for entry in logs[:4])
+
+    assert_published(training.bucket, trainer.model)
+    status = server.wait_for_version(11)
+    assert status["last_error"] is None
+    checkpoint = training.first.with_name("last")
+    trainer.model.to(torch.bfloat16).save_pretrained(checkpoint)
+    assert server.answers() == reference.answers(checkpoint, plain=True)
+
+
+def test_weights_that_are_put_together_for_the_call_are_published(training, tmp_path):
+    """As those of a sharded model are: gone once the next one is asked for."""
+    trainer = training.trainer(steps=1, bucket=tmp_path / "bucket")
+    transfer = trainer.weight_transfer
+    transfer.init_weight_transfer()
+
+    def gathered():
+        for name, parameter in trainer.model.named_parameters():
+            whole = parameter.detach().clone()
+            yield name, whole
+            whole.zero_()
+
+    transfer.send_weights(gathered())
+    trainer.model.get_input_embeddings().requires_grad_(False)
+    with pytest.raises(ww.InvalidArgumentError, match="frozen"):
+        transfer.send_weights(gathered())
+    transfer.destroy()
+    assert_published(tmp_path / "bucket", trainer.model)
+
+
+def test_what_is_not_trained_is_published_too(training, tmp_path):
+    trainer = training.trainer(steps=1, bucket=tmp_path / "bucket")
+    trainer.model.get_input_embeddings().requires_grad_(False)
+    transfer = trainer.weight_transfer
+    transfer.init_weight_transfer()
+    transfer.send_weights(trainer._streaming_iter())
+    transfer.destroy()
+    assert_published(tmp_path / "bucket", trainer.model)
+
+
+def test_a_trainer_that_is_not_known_is_asked_for(training, tmp_path):
+    trainer = training.trainer(steps=1, bucket=tmp_path / "bucket", attach=False)
+    with pytest.raises(ww.InvalidArgumentError, match="attach"):
+        trainer.train()
