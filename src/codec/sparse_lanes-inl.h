@@ -129,8 +129,9 @@ struct LaneGroup {
   HWY_ALIGN Numbers rest;   // … and how far into it the coder is
   HWY_ALIGN Numbers magnitude;
   HWY_ALIGN Numbers extra_bits;
-  HWY_ALIGN std::array<Numbers, 4> pairs;  // units of the block, two a number
-  HWY_ALIGN std::array<Numbers, kEventWords> word;
+  HWY_ALIGN std::array<Numbers, 4> pairs;         // units of the block, two a number
+  HWY_ALIGN std::array<Numbers, kRowWords> word;  // of the stream, the next one first; the last ones may be old …
+  HWY_ALIGN Numbers words_at_load;                // … since then: words_left at that time
   HWY_ALIGN std::array<Numbers, kWindowCells> cell_lasts;  // the last time within each cell of the window
   // The events of a round.
   HWY_ALIGN std::array<Numbers, kRound> index_of;
@@ -155,8 +156,10 @@ struct LaneGroup {
   void StoreCoder(const RansDecoder& coder, std::size_t l) {
     low[l] = static_cast<std::uint32_t>(coder.state());
     high[l] = static_cast<std::uint32_t>(coder.state() >> 32);
-    words_left[l] = static_cast<std::uint32_t>(coder.words_left());
+    words_left[l] = words_at_load[l] = static_cast<std::uint32_t>(coder.words_left());
     if (words_left[l] < kTailWords) MoveToTail(l);
+    const std::uint8_t* end = words[l] + 4 * std::size_t{words_left[l]};
+    for (std::size_t k = 0; k < kRowWords; ++k) word[k][l] = LoadU32(end - 4 * (k + 1));
   }
   // The first words of a stream are read from a copy, before which there is room.
   void MoveToTail(std::size_t l) {
@@ -176,15 +179,15 @@ struct LaneCoder {
   Words low;
   Words high;
   Words left;
-  Words word[kEventWords];
+  Words word[kRowWords];
 
   template <typename Group>
   HWY_INLINE explicit LaneCoder(const Group& g)
       : low(hn::Load(kWords, g.low.data())),
         high(hn::Load(kWords, g.high.data())),
         left(hn::Load(kWords, g.words_left.data())),
-        word{hn::Load(kWords, g.word[0].data()), hn::Load(kWords, g.word[1].data()),
-             hn::Load(kWords, g.word[2].data())} {}
+        word{hn::Load(kWords, g.word[0].data()), hn::Load(kWords, g.word[1].data()), hn::Load(kWords, g.word[2].data()),
+             hn::Load(kWords, g.word[3].data())} {}
   template <typename Group>
   HWY_INLINE void Store(Group& g) const {
     hn::Store(low, kWords, g.low.data());
@@ -192,6 +195,7 @@ struct LaneCoder {
     hn::Store(left, kWords, g.words_left.data());
     hn::Store(word[0], kWords, g.word[0].data());
     hn::Store(word[1], kWords, g.word[1].data());
+    hn::Store(word[2], kWords, g.word[2].data());
   }
 
   // Pops an event whose width is `width`, or width_less_one + 1; `rest` is how far into it the coder is.
@@ -237,6 +241,7 @@ struct LaneCoder {
     left = hn::Sub(left, hn::IfThenElseZero(due, hn::Set(kWords, 1)));
     word[0] = hn::IfThenElse(due, word[1], word[0]);
     word[1] = hn::IfThenElse(due, word[2], word[1]);
+    word[2] = hn::IfThenElse(due, word[3], word[2]);
   }
 };
 
@@ -310,7 +315,9 @@ class LaneDecoder {
       if (!any) return;
       for (std::uint32_t event = 0; event < kRound; ++event) {
         ForRunning([&](Group& g) HWY_ATTR { Guess(g, event); });
-        ForRunning([&](Group& g) HWY_ATTR { LoadWords(g); });
+        ForRunning([&](Group& g) HWY_ATTR {
+          if (event == 0 || FewWords(g)) LoadWords(g);
+        });
         if constexpr (kUniform) {
           ForRunning([&](Group& g) HWY_ATTR { LoadOldUnits(g); });
         } else {
@@ -422,7 +429,7 @@ class LaneDecoder {
     g.active[l] = 0;
     g.low[l] = kFold;
     g.high[l] = 0;
-    g.words_left[l] = 0;
+    g.words_left[l] = g.words_at_load[l] = 0;
     g.words[l] = reinterpret_cast<const std::uint8_t*>(g.tail[l].data() + kRowWords);
     g.room[l] = ~0u;
     g.zero[l] = g.next[l] = g.unit_count[l] = 0;
@@ -614,6 +621,12 @@ class LaneDecoder {
     }
   }
 
+  // Whether a lane may take more words than are still loaded. Most events take none.
+  HWY_INLINE bool FewWords(const Group& g) {
+    const auto taken = hn::Sub(hn::Load(kWords, g.words_at_load.data()), hn::Load(kWords, g.words_left.data()));
+    return !hn::AllFalse(kWords, hn::Gt(taken, hn::Set(kWords, kRowWords - kEventWords)));
+  }
+
   // The next words of each lane's stream.
   HWY_INLINE void LoadWords(Group& g) {
     const hn::Full128<std::uint32_t> four;
@@ -622,9 +635,10 @@ class LaneDecoder {
       const std::uint8_t* end = g.words[l] + 4 * std::size_t{g.words_left[l]};
       return hn::BitCast(four, hn::LoadU(sixteen, end - 4 * kRowWords));
     });
-    for (std::size_t k = 0; k < kEventWords; ++k) {
+    for (std::size_t k = 0; k < kRowWords; ++k) {
       hn::Store(words.column[kRowWords - 1 - k], kWords, g.word[k].data());
     }
+    hn::Store(hn::Load(kWords, g.words_left.data()), kWords, g.words_at_load.data());
   }
 
   // With uniform rates there is nothing to look up but the unit itself.
