@@ -38,7 +38,15 @@ void CheckPromises(std::string_view text) {
     }
   }
   if (const auto anchor = ParseAnchorManifest(text); anchor.ok()) {
-    for (const AnchorFile& file : anchor.value().files) WW_CHECK(CheckFileName(file.name).ok());
+    const auto& assembled = anchor.value().assembled;
+    for (const AssembledFile& file : assembled) WW_CHECK(CheckFileName(file.name).ok());
+    for (const AnchorFile& file : anchor.value().files) {
+      WW_CHECK(CheckFileName(file.name).ok());
+      for (const Place& place : file.places) {
+        WW_CHECK(place.rows > 0 && place.row_bytes > 0 && place.file < assembled.size());
+        WW_CHECK(place.at + (place.rows - 1) * place.stride + place.row_bytes <= assembled[place.file].size_bytes);
+      }
+    }
   }
   if (const auto mark = ParseMark(text); mark.ok()) {
     for (const std::string& key : mark.value().keys) {

@@ -165,10 +165,11 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
   }
   auto layout = run_.ReadLayout(manifest.layout);
   if (!layout.ok()) return layout.error();
-  WW_TRY(auto load, target_.BeginLoad(manifest.files));
+  AnchorPlaces places(manifest);
+  WW_TRY(auto load, target_.BeginLoad(places.files()));
   staged_.clear();
-  loading_ = std::make_unique<Loading>(
-      Loading{*way.anchor, *std::move(record), std::move(layout).value(), std::move(load), 0, 0, {}, 0});
+  loading_ = std::make_unique<Loading>(Loading{
+      *way.anchor, *std::move(record), std::move(layout).value(), std::move(places), std::move(load), 0, 0, {}, 0});
   return FollowerStep::kPlan;
 }
 
@@ -381,7 +382,7 @@ Result<FollowerStep> Follower::Load() {
     return FollowerStep::kLoad;
   }
   counters_.bytes_fetched += piece.size();
-  WW_RETURN_IF_ERROR(loading.load->WriteAt(loading.file, loading.offset, piece));
+  WW_RETURN_IF_ERROR(loading.places.Write(*loading.load, loading.file, loading.offset, piece));
   HashChunks(piece, loading.chunks);
   loading.offset += piece.size();
   if (loading.offset < file.size_bytes) return FollowerStep::kLoad;

@@ -29,6 +29,7 @@
 #include "base/result.h"
 #include "base/threads.h"
 #include "codec/kernels.h"
+#include "follow/anchor_places.h"
 #include "follow/target.h"
 #include "log/plan.h"
 #include "log/run.h"
@@ -138,6 +139,7 @@ class Follower {
     KnownAnchor anchor;
     KnownRecord record;  // of its version
     Layout layout;
+    AnchorPlaces places;
     std::unique_ptr<TargetLoad> load;
     std::size_t file = 0;
     std::uint64_t offset = 0;

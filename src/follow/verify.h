@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "base/threads.h"
 #include "codec/kernels.h"
+#include "follow/anchor_places.h"
 #include "follow/memory_target.h"
 #include "log/run.h"
 
@@ -56,6 +57,7 @@ class Verifier {
   // An anchor on its way.
   struct Loading {
     KnownAnchor anchor;
+    AnchorPlaces places;
     std::unique_ptr<MemoryTarget> target;
     std::unique_ptr<TargetLoad> load;
     std::size_t file = 0;

@@ -15,6 +15,58 @@ namespace {
 
 constexpr std::string_view kFormat = "weightwire-anchor";
 
+FieldsWriter ToFields(const Place& place) {
+  FieldsWriter fields;
+  fields.Number("file", place.file).Number("at", place.at).Number("bytes", place.row_bytes);
+  fields.Number("rows", place.rows).Number("stride", place.stride);
+  return fields;
+}
+
+Result<std::vector<Place>> ParsePlaces(const JsonValue& file, const std::vector<AssembledFile>& assembled,
+                                       std::uint64_t size_bytes) {
+  WW_TRY(const auto* list, file.List("places", kMaxJsonValues));
+  std::vector<Place> places;
+  std::uint64_t total = 0;
+  for (const JsonValue& value : *list) {
+    WW_RETURN_IF_ERROR(value.ExpectObject());
+    Place place;
+    WW_TRY(place.file, value.Number("file"));
+    WW_TRY(place.at, value.Number("at"));
+    WW_TRY(place.row_bytes, value.Number("bytes"));
+    WW_TRY(place.rows, value.Number("rows"));
+    WW_TRY(place.stride, value.Number("stride"));
+    const auto bytes = CheckedMul(place.row_bytes, place.rows);
+    const auto sum = CheckedAdd(total, bytes.value_or(0));
+    if (!bytes.has_value() || *bytes == 0 || !sum.has_value()) {
+      return Error(ErrorCode::kCorrupt, "a place of a piece has no bytes, or too many");
+    }
+    total = *sum;
+    const auto last = CheckedMul(place.stride, place.rows - 1);
+    const auto begin = CheckedAdd(place.at, last.value_or(0));
+    const auto end = CheckedAdd(begin.value_or(0), place.row_bytes);
+    const bool fits = place.file < assembled.size() && last.has_value() && begin.has_value() && end.has_value() &&
+                      *end <= assembled[place.file].size_bytes && (place.rows == 1 || place.stride >= place.row_bytes);
+    if (!fits) return Error(ErrorCode::kCorrupt, "a place of a piece is not within a file");
+    places.push_back(place);
+  }
+  if (total != size_bytes) return Error(ErrorCode::kCorrupt, "the places of a piece do not add up to its size");
+  return places;
+}
+
+Result<std::vector<AssembledFile>> ParseAssembled(const JsonValue& fields) {
+  std::vector<AssembledFile> assembled;
+  WW_TRY(const auto* list, fields.List("assembled", kMaxAnchorFiles));
+  for (const JsonValue& value : *list) {
+    WW_RETURN_IF_ERROR(value.ExpectObject());
+    AssembledFile file;
+    WW_TRY(file.name, value.Text("name"));
+    WW_TRY(file.size_bytes, value.Number("size"));
+    WW_RETURN_IF_ERROR(CheckFileName(file.name));
+    assembled.push_back(std::move(file));
+  }
+  return assembled;
+}
+
 }  // namespace
 
 std::uint64_t AnchorManifest::TotalBytes() const {
@@ -28,11 +80,22 @@ std::string ToJson(const AnchorManifest& manifest) {
   for (const AnchorFile& file : manifest.files) {
     FieldsWriter& to = files.emplace_back();
     to.Text("name", file.name).Number("size", file.size_bytes).Hash("hash", file.hash);
+    if (file.places.empty()) continue;
+    std::vector<FieldsWriter> places;
+    for (const Place& place : file.places) places.push_back(ToFields(place));
+    to.Objects("places", places);
   }
   FieldsWriter fields;
   fields.Text("format", kFormat).AnId("run", manifest.run).Number("version", manifest.name.version);
   fields.AnId("id", manifest.name.id).Hash("layout", manifest.layout).Hash("state", manifest.state);
   fields.Number("delta_bytes", manifest.delta_bytes).Objects("files", files);
+  if (!manifest.assembled.empty()) {
+    std::vector<FieldsWriter> assembled;
+    for (const AssembledFile& file : manifest.assembled) {
+      assembled.emplace_back().Text("name", file.name).Number("size", file.size_bytes);
+    }
+    fields.Objects("assembled", assembled);
+  }
   return fields.Finish();
 }
 
@@ -46,7 +109,15 @@ Result<AnchorManifest> ParseAnchorManifest(std::string_view json) {
   WW_TRY(manifest.state, fields.Hash("state"));
   WW_TRY(manifest.delta_bytes, fields.Number("delta_bytes"));
   WW_TRY(const auto* list, fields.List("files", kMaxAnchorFiles));
+  if (fields.Get("assembled").ok()) {
+    WW_TRY(manifest.assembled, ParseAssembled(fields));
+  }
   std::set<std::string> names;
+  const auto name_once = [&](const std::string& name) -> Status {
+    if (names.insert(name).second) return Ok();
+    return Error(ErrorCode::kCorrupt, fmt::format("it has the file {} twice", Quoted(name)));
+  };
+  for (const AssembledFile& file : manifest.assembled) WW_RETURN_IF_ERROR(name_once(file.name));
   std::uint64_t total = 0;
   for (const JsonValue& value : *list) {
     WW_RETURN_IF_ERROR(value.ExpectObject());
@@ -55,8 +126,9 @@ Result<AnchorManifest> ParseAnchorManifest(std::string_view json) {
     WW_TRY(file.size_bytes, value.Number("size"));
     WW_TRY(file.hash, value.Hash("hash"));
     WW_RETURN_IF_ERROR(CheckFileName(file.name));
-    if (!names.insert(file.name).second) {
-      return Error(ErrorCode::kCorrupt, fmt::format("it has the file {} twice", Quoted(file.name)));
+    WW_RETURN_IF_ERROR(name_once(file.name));
+    if (value.Get("places").ok()) {
+      WW_TRY(file.places, ParsePlaces(value, manifest.assembled, file.size_bytes));
     }
     const auto sum = CheckedAdd(total, file.size_bytes);
     if (!sum.has_value()) return Error(ErrorCode::kCorrupt, "its files have too many bytes");

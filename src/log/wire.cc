@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "log/fields.h"
 #include "log/limits.h"
 #include "tensor/json.h"
@@ -39,10 +41,11 @@ Result<Wire> ParseWire(std::string_view json) {
 }
 
 Status CheckFeatures(const std::vector<std::string>& features, std::string_view to_do_what) {
-  if (features.empty()) return Ok();
+  const auto unknown = std::ranges::find_if(features, [](const std::string& name) { return name != kPiecesFeature; });
+  if (unknown == features.end()) return Ok();
   return Error(ErrorCode::kUnsupported,
                fmt::format("to {} it takes {}, which this weightwire does not know: use a newer one", to_do_what,
-                           Quoted(features.front())));
+                           Quoted(*unknown)));
 }
 
 }  // namespace weightwire

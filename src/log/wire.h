@@ -25,7 +25,10 @@ struct Wire {
 // kUnsupported for another format version.
 Result<Wire> ParseWire(std::string_view json);
 
-// kUnsupported, naming it, if one of the features is not known here. Version 1 knows none.
+// A version that may take an anchor in pieces to get to (spec/PROTOCOL.md, "Anchors").
+inline constexpr std::string_view kPiecesFeature = "pieces";
+
+// kUnsupported, naming it, if one of the features is not known here.
 Status CheckFeatures(const std::vector<std::string>& features, std::string_view to_do_what);
 
 }  // namespace weightwire

@@ -9,13 +9,12 @@
 #include "base/limits.h"
 #include "codec/state.h"
 #include "log/limits.h"
+#include "publish/object_sender.h"
 #include "store/store.h"
 
 namespace weightwire {
 namespace {
 
-// Files up to this size go by one request.
-constexpr std::uint64_t kOnePutBytes = std::uint64_t{8} << 20;
 // How much is read from the source at a time: a publisher's caller may have to wait for it.
 constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
 
@@ -86,10 +85,7 @@ Result<CarriedFiles> FindCarriedFiles(FileSystem& files, const FileSystem::Path&
 // Bytes come in order: the header, then the tensors.
 struct AnchorWriter::Sending {
   std::vector<std::uint8_t> header;
-  std::uint64_t size_bytes = 0;
-  std::unique_ptr<Upload> upload;  // none: small enough for one request
-  std::uint64_t next_part = 0;
-  ObjectHasher hasher;
+  std::optional<ObjectSender> sender;
   std::vector<Digest> digests;  // by the layout
 
   // Where in the file the next byte comes from.
@@ -120,7 +116,6 @@ struct AnchorWriter::Sending {
       tensor_done += size;
       rest = rest.subspan(size);
     }
-    hasher.Update(out);
     return Ok();
   }
 };
@@ -163,12 +158,11 @@ Result<bool> AnchorWriter::Step() {
 Status AnchorWriter::BeginFile(const PlannedFile& file) {
   auto sending = std::make_unique<Sending>();
   WW_TRY(sending->header, file.Header());
-  sending->size_bytes = sending->header.size();
-  for (const std::size_t tensor : file.sources) sending->size_bytes += source_->layout().byte_size(tensor);
+  std::uint64_t size_bytes = sending->header.size();
+  for (const std::size_t tensor : file.sources) size_bytes += source_->layout().byte_size(tensor);
   sending->digests.resize(source_->layout().size());
-  if (sending->size_bytes > kOnePutBytes) {
-    WW_TRY(sending->upload, run_.store().StartUpload(KeyOf(file.name), sending->size_bytes));
-  }
+  sending->sender.emplace(run_.store(), KeyOf(file.name), size_bytes);
+  WW_RETURN_IF_ERROR(sending->sender->Begin());
   sending_ = std::move(sending);
   return Ok();
 }
@@ -176,24 +170,14 @@ Status AnchorWriter::BeginFile(const PlannedFile& file) {
 Status AnchorWriter::SendWeights(const PlannedFile& file) {
   if (sending_ == nullptr) WW_RETURN_IF_ERROR(BeginFile(file));
   Sending& sending = *sending_;
-  if (sending.upload != nullptr && sending.next_part < sending.upload->part_count()) {
-    std::vector<std::uint8_t> piece(sending.upload->PartSize(sending.next_part));
-    WW_RETURN_IF_ERROR(sending.Fill(file, *source_, kernels_, piece));
-    WW_RETURN_IF_ERROR(sending.upload->WritePart(sending.next_part, piece));
-    ++sending.next_part;
-    bytes_sent_ += piece.size();
-    return Ok();
-  }
-  if (sending.upload != nullptr) {
-    WW_RETURN_IF_ERROR(sending.upload->Finish());
-  } else {
-    std::vector<std::uint8_t> all(sending.size_bytes);
-    WW_RETURN_IF_ERROR(sending.Fill(file, *source_, kernels_, all));
-    WW_RETURN_IF_ERROR(run_.store().Put(KeyOf(file.name), all));
-    bytes_sent_ += all.size();
-  }
+  const std::uint64_t before = sending.sender->bytes_sent();
+  WW_TRY(const bool complete, sending.sender->Step([&](std::span<std::uint8_t> out) {
+    return sending.Fill(file, *source_, kernels_, out);
+  }));
+  bytes_sent_ += sending.sender->bytes_sent() - before;
+  if (!complete) return Ok();
   for (std::size_t i = 0; i < digests_.size(); ++i) digests_[i] += sending.digests[i];
-  files_.push_back({file.name, sending.size_bytes, sending.hasher.Finish()});
+  files_.push_back({file.name, sending.sender->size_bytes(), sending.sender->Hash()});
   sending_.reset();
   ++next_weights_;
   return Ok();

@@ -336,6 +336,57 @@ TEST(Anchors, Refusals) {
   refused([](Files& files) { files.assign(kMaxAnchorFiles + 1, {"x", 0, HashOf('4')}); }, ErrorCode::kLimit, "files");
 }
 
+AnchorManifest AManifestOfPieces() {
+  AnchorManifest manifest = AManifest();
+  manifest.assembled = {{"model.safetensors", 100}};
+  manifest.files = {{"config.json", 12, HashOf('4')},
+                    {"pieces/00000", 40, HashOf('5'), {{0, 0, 10, 1, 10}, {0, 20, 5, 6, 10}}},
+                    {"pieces/00001", 30, HashOf('6'), {{0, 25, 5, 6, 10}}}};
+  return manifest;
+}
+
+TEST(Anchors, Pieces) {
+  const AnchorManifest manifest = AManifestOfPieces();
+  const auto read = ParseAnchorManifest(ToJson(manifest));
+  ASSERT_TRUE(read.ok()) << read.error().message();
+  EXPECT_EQ(read.value(), manifest);
+  EXPECT_NE(ToJson(manifest).find(R"("places":[{"file":"0","at":"25","bytes":"5","rows":"6","stride":"10"}])"),
+            std::string::npos);
+  EXPECT_NE(ToJson(manifest).find(R"("assembled":[{"name":"model.safetensors","size":"100"}])"), std::string::npos);
+  EveryKeyIsNeeded(R"({"format":"weightwire-anchor","run":"00112233445566778899aabbccddeeff","version":"42",)"
+                   R"("id":"0123456789abcdef0123456789abcdef",)"
+                   R"("layout":"2222222222222222222222222222222222222222222222222222222222222222",)"
+                   R"("state":"3333333333333333333333333333333333333333333333333333333333333333","delta_bytes":"1",)"
+                   R"("files":[{"hash":"4444444444444444444444444444444444444444444444444444444444444444",)"
+                   R"("places":[{"file":"0","at":"25","bytes":"5","rows":"6","stride":"10"}],"name":"p","size":"30"}],)"
+                   R"("assembled":[{"name":"m","size":"100"}]})",
+                   {"file", "at", "bytes", "rows", "stride"}, ParseAnchorManifest);
+}
+
+TEST(Anchors, PlacesOutsideAFileAreRefused) {
+  const auto refused = [](const auto& change, std::string_view why) {
+    SCOPED_TRACE(why);
+    AnchorManifest manifest = AManifestOfPieces();
+    change(manifest.files[2].places[0], manifest);
+    ExpectError(ParseAnchorManifest(ToJson(manifest)), ErrorCode::kCorrupt, why);
+  };
+  constexpr std::uint64_t kMost = ~std::uint64_t{0};
+  refused([](Place& place, AnchorManifest&) { place.file = 1; }, "not within a file");
+  refused([](Place& place, AnchorManifest&) { place.at = 46; }, "not within a file");
+  refused([](Place& place, AnchorManifest&) { place.at = kMost; }, "not within a file");
+  refused([](Place& place, AnchorManifest&) { place.stride = 16; }, "not within a file");
+  refused([](Place& place, AnchorManifest&) { place.stride = kMost / 4; }, "not within a file");
+  refused([](Place& place, AnchorManifest&) { place.stride = 4; }, "not within a file");  // rows overlap
+  refused([](Place& place, AnchorManifest&) { place.rows = 0; }, "no bytes, or too many");
+  refused([](Place& place, AnchorManifest&) { place.row_bytes = 0; }, "no bytes, or too many");
+  refused([](Place& place, AnchorManifest&) { place.rows = kMost; }, "no bytes, or too many");
+  refused([](Place& place, AnchorManifest&) { place.rows = 5; }, "do not add up to its size");
+  refused([](Place&, AnchorManifest& manifest) { manifest.assembled.clear(); }, "not within a file");
+  refused([](Place&, AnchorManifest& manifest) { manifest.assembled[0].name = "config.json"; }, "twice");
+  refused([](Place&, AnchorManifest& manifest) { manifest.assembled[0].name = "../x"; }, "cannot be a file");
+  refused([](Place&, AnchorManifest& manifest) { manifest.assembled[0].name = "pieces"; }, "also a folder");
+}
+
 RC_GTEST_PROP(AnchorProperty, ReadsBack, (std::uint64_t seed)) {
   SeededRandom random(seed);
   AnchorManifest manifest;
