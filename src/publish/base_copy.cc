@@ -23,7 +23,10 @@ Status CheckBits(const StateBits& bits) {
   return Ok();
 }
 
-Sha256Digest BaseCopy::state() const { return StateDigest(*layout(), digests_); }
+Sha256Digest BaseCopy::state() const {
+  WW_CHECK(shards_ == nullptr);
+  return StateDigest(*layout(), digests_);
+}
 
 StateView BaseCopy::View() const {
   std::vector<std::span<const std::uint8_t>> tensors;
@@ -41,6 +44,7 @@ void BaseCopy::Lose() {
     pins_.clear();
   });
   digests_.clear();
+  shards_.reset();
 }
 
 Status BaseCopy::Replace(const StateBits& bits, Version version) {
@@ -52,7 +56,9 @@ Status BaseCopy::Replace(const StateBits& bits, Version version) {
   // Of the copy, not of the original: what is digested is what the next delta is made from.
   std::vector<std::span<const std::uint8_t>> copies;
   for (std::size_t i = 0; i < to.size(); ++i) copies.push_back(storage->bytes(i));
-  digests_ = DigestTensors(copies, kernels_, pool_);
+  digests_ = bits.shards != nullptr ? DigestShards(*bits.shards, copies, kernels_, pool_)
+                                    : DigestTensors(copies, kernels_, pool_);
+  shards_ = bits.shards;
   version_ = version;
   exclusion_([&] { storage_ = std::move(storage); });
   return Ok();
@@ -102,6 +108,7 @@ BaseCopy::StepBack BaseCopy::BeginStep(const Layout& after) const {
 }
 
 Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
+  WW_CHECK((shards_ == nullptr) == (bits.shards == nullptr) && (shards_ == nullptr || *shards_ == *bits.shards));
   const Layout& after = *bits.layout;
   const std::shared_ptr<const Layout> before = layout();
   StepBack step = BeginStep(after);
@@ -114,13 +121,14 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   WW_TRY(const std::vector<std::uint8_t*> update, target.ForWriting());
 
   EncodeRequest request;
-  request.layout_before = before.get();
-  request.layout_after = &after;
-  request.digests_before = digests_;
+  request.layout_before = shards_ != nullptr ? shards_->whole().get() : before.get();
+  request.layout_after = shards_ != nullptr ? shards_->whole().get() : &after;
+  if (shards_ == nullptr) request.digests_before = digests_;
   request.keep_old = true;
   for (std::size_t i = 0; i < after.size(); ++i) {
     EncodeEntry entry;
-    entry.tensor = i;
+    entry.tensor = shards_ != nullptr ? shards_->all()[i].tensor : i;
+    if (shards_ != nullptr) entry.box = shards_->all()[i].box;
     entry.new_bytes = bits.tensors[i];
     entry.reader = bits.reader(i);
     const auto origin = before->FindSame(after.tensors()[i]);
@@ -168,7 +176,11 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   for (const EntryReport& report : delta.reports) advance.changed += report.changed;
   advance.same = advance.changed == 0 && *before == after;
   if (!advance.same) advance.file = std::move(delta.file);
-  digests_ = std::move(delta.digests_after);
+  advance.before = std::exchange(digests_, std::move(delta.digests_after));
+  if (shards_ != nullptr) {
+    digests_.clear();
+    for (const EntryReport& report : delta.reports) digests_.push_back(report.after);
+  }
   return advance;
 }
 

@@ -5,6 +5,9 @@
 // read while the base has moved on, without a second copy of the model.
 //
 // The bits are trusted because every one of them was digested in full, or came by a change whose digest was computed.
+// Of a state that several ranks hold in shards, a base copy is one rank's shards, and a delta is its part. The digests
+// are then what the shards add to those of their tensors.
+//
 // A base that lost that trust (a write to its file failed half way) is lost: it holds nothing until it is replaced.
 //
 // Thread safety: one thread, the owner's, calls everything but ReadAt, which any thread may call meanwhile; the
@@ -45,6 +48,7 @@ struct BaseAdvance {
   std::vector<std::uint8_t> file;  // of the delta; empty if the state is the same
   bool same = false;               // not a bit, name, type, shape or tie differs
   std::uint64_t changed = 0;       // units
+  std::vector<Digest> before;      // the digests that the base had
 };
 
 // Whether each tensor has as many bytes as its shape says: kInvalidArgument if not. What a BaseCopy is given REQUIRES
@@ -62,6 +66,8 @@ class BaseCopy {
   [[nodiscard]] Version version() const { return version_; }
   [[nodiscard]] const std::shared_ptr<const Layout>& layout() const { return storage_->layout(); }
   [[nodiscard]] const std::vector<Digest>& digests() const { return digests_; }
+  // None if it is of a whole state; then the next two are there.
+  [[nodiscard]] const std::shared_ptr<const Shards>& shards() const { return shards_; }
   [[nodiscard]] Sha256Digest state() const;
   [[nodiscard]] StateView View() const;
 
@@ -78,7 +84,8 @@ class BaseCopy {
   std::optional<std::size_t> Adopt(std::span<const Candidate> candidates);
 
   // Makes the delta to the next version and goes there. With `unless_same`, a state that is the same stays at the
-  // version it is. After an error the base is as it was, or holds nothing.
+  // version it is. After an error the base is as it was, or holds nothing. REQUIRES: the same shards as the base, if
+  // either has any.
   Result<BaseAdvance> Advance(const StateBits& bits, bool unless_same);
   // Goes to the next version by a change that was decoded. REQUIRES: it begins at the state held.
   Status Advance(const StagedChange& change);
@@ -131,6 +138,7 @@ class BaseCopy {
   std::unique_ptr<BaseStorage> storage_;
   Version version_ = 0;
   std::vector<Digest> digests_;
+  std::shared_ptr<const Shards> shards_;
   std::deque<StepBack> steps_;  // oldest first; the last one leads back from version_
   std::vector<std::weak_ptr<const BasePin>> pins_;
 };

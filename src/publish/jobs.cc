@@ -28,21 +28,6 @@ void ExecuteSpool(SpoolJob& job, const JobTools& tools) {
   }
 }
 
-Status PutPart(Store& store, const PartRef& part, std::span<const std::uint8_t> bytes, bool again) {
-  // The key holds the hash: what is there, complete, is the same. Asking is worth a request only if we may have put it.
-  if (again) {
-    const auto there = store.Stat(part.key);
-    if (there.ok() && there.value().size_bytes == part.size_bytes) return Ok();
-    if (!there.ok() && there.error().code() != ErrorCode::kNotFound) return there.error();
-  }
-  if (bytes.size() <= kMaxPutBytes) return store.Put(part.key, bytes);
-  WW_TRY(const std::unique_ptr<Upload> upload, store.StartUpload(part.key, bytes.size()));
-  for (std::uint64_t i = 0; i < upload->part_count(); ++i) {
-    WW_RETURN_IF_ERROR(upload->WritePart(i, bytes.subspan(i * upload->part_bytes(), upload->PartSize(i))));
-  }
-  return upload->Finish();
-}
-
 Status PutParts(const UploadJob& job, const JobTools& tools) {
   if (job.new_layout != nullptr) WW_RETURN_IF_ERROR(tools.run.PutLayout(*job.new_layout));
   const Record& record = job.known.record;
@@ -104,6 +89,21 @@ void ExecuteAnchor(AnchorJob& job) {
 }
 
 }  // namespace
+
+Status PutPart(Store& store, const PartRef& part, std::span<const std::uint8_t> bytes, bool again) {
+  // The key holds the hash: what is there, complete, is the same. Asking is worth a request only if we may have put it.
+  if (again) {
+    const auto there = store.Stat(part.key);
+    if (there.ok() && there.value().size_bytes == part.size_bytes) return Ok();
+    if (!there.ok() && there.error().code() != ErrorCode::kNotFound) return there.error();
+  }
+  if (bytes.size() <= kMaxPutBytes) return store.Put(part.key, bytes);
+  WW_TRY(const std::unique_ptr<Upload> upload, store.StartUpload(part.key, bytes.size()));
+  for (std::uint64_t i = 0; i < upload->part_count(); ++i) {
+    WW_RETURN_IF_ERROR(upload->WritePart(i, bytes.subspan(i * upload->part_bytes(), upload->PartSize(i))));
+  }
+  return upload->Finish();
+}
 
 void Execute(Job& job, const JobTools& tools) {
   if (auto* spool = std::get_if<SpoolJob>(&job)) {

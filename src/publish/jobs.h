@@ -18,6 +18,9 @@ struct JobTools {
   PlantedBugs bugs;
 };
 
+// Puts a part under its key. `again`: a former attempt may have got somewhere.
+Status PutPart(Store& store, const PartRef& part, std::span<const std::uint8_t> bytes, bool again);
+
 // Fills in the outcome.
 void Execute(Job& job, const JobTools& tools);
 

@@ -11,25 +11,12 @@
 #include "follow/rebuild.h"
 #include "log/fields.h"
 #include "publish/record_commit.h"
-#include "store/probe.h"
+#include "publish/writer_start.h"
 
 namespace weightwire {
 namespace {
 
 constexpr std::size_t kMaxWarnings = 1000;
-
-// What trying again may mend: no reason to give a version up.
-bool MayPass(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::kUnavailable:
-    case ErrorCode::kRefused:
-    case ErrorCode::kIo:
-    case ErrorCode::kUnknownOutcome:
-      return true;
-    default:
-      return false;
-  }
-}
 
 // Old bits that are kept for an anchor only: what a slow network may cost in memory.
 std::uint64_t StepLimit(const Layout& layout) {
@@ -60,7 +47,7 @@ Status Publisher::Start() {
   const Run& run = job_tools_.run;
   WW_RETURN_IF_ERROR(run.CheckMayWrite());
   if (options_.state_directory.has_value()) WW_RETURN_IF_ERROR(LockStateDirectory());
-  if (!run.wire().single_writer) WW_RETURN_IF_ERROR(ProbeStore());
+  WW_RETURN_IF_ERROR(CheckOneWins(run, *tools_.random));
   if (options_.carried_directory.has_value()) {
     WW_TRY(CarriedFiles carried, FindCarriedFiles(*tools_.files, *options_.carried_directory));
     carried_ = std::move(carried.files);
@@ -73,7 +60,7 @@ Status Publisher::Start() {
   }
   std::optional<KnownAnchor> anchor;
   if (newest.has_value()) {
-    WW_TRY(anchor, FindNewestAnchor(newest->record));
+    WW_TRY(anchor, FindNewestAnchor(run, newest->record));
   }
   if (options_.base_in_file) {
     base_maker_ = std::make_unique<FileBaseMaker>(*tools_.files, *options_.state_directory);
@@ -117,38 +104,6 @@ Status Publisher::LockStateDirectory() {
   spool_ = std::make_unique<Spool>(files, directory / "spool");
   job_tools_.spool = spool_.get();
   return Ok();
-}
-
-// Not the one that the newest record names alone: an anchor by policy is complete only after its version's record, and
-// without it every start would find one due.
-Result<std::optional<KnownAnchor>> Publisher::FindNewestAnchor(const Record& newest) const {
-  constexpr int kAnchorsLookedAt = 8;
-  const Run& run = job_tools_.run;
-  WW_TRY(std::vector<AnchorName> names, run.ListAnchors(newest.chain));
-  std::erase_if(names, [&](const AnchorName& name) { return name.version > newest.version; });
-  for (int i = 0; i < kAnchorsLookedAt && !names.empty(); ++i, names.pop_back()) {
-    auto anchor = run.ReadAnchor(names.back());
-    if (!anchor.ok()) {
-      if (MayPass(anchor.error())) return anchor.error();
-      continue;  // gone or damaged
-    }
-    WW_TRY(const auto record, run.ReadRecord(names.back().version));
-    const AnchorManifest& manifest = anchor.value().manifest;
-    const bool fits =
-        record.has_value() && record->record.state == manifest.state && record->record.layout == manifest.layout;
-    if (fits) return std::optional(std::move(anchor).value());
-  }
-  return std::optional<KnownAnchor>();
-}
-
-Status Publisher::ProbeStore() {
-  Store& store = job_tools_.run.store();
-  WW_TRY(const bool honours, HonoursPutIfAbsent(store, *tools_.random));
-  if (honours) return Ok();
-  return Error(ErrorCode::kUnsupported,
-               fmt::format("{} does not refuse to create an object twice, so two publishers could destroy each other's "
-                           "versions; make the run with --single-writer if there is only one",
-                           store.Name()));
 }
 
 Result<std::vector<SpoolEntry>> Publisher::RecoverSpool(const std::optional<KnownRecord>& newest) {
@@ -252,7 +207,7 @@ Result<bool> Publisher::Rebuild(const KnownRecord& version) {
   const Status rebuilt = weightwire::Rebuild(job_tools_.run, version.record.version, target, NewId(*tools_.random),
                                              options, {tools_.clock, tools_.kernels, tools_.pool});
   if (!rebuilt.ok()) {
-    if (MayPass(rebuilt.error())) return rebuilt.error();
+    if (MayMend(rebuilt.error())) return rebuilt.error();
     note_ = fmt::format("version {} could not be rebuilt, so the next one is a rebase: {}", version.record.version,
                         rebuilt.error().message());
     return false;

@@ -107,9 +107,6 @@ class Publisher {
 
   Status Start();
   Status LockStateDirectory();
-  Status ProbeStore();
-  // The newest complete anchor of the chain that is of its version's state; none if there is none.
-  [[nodiscard]] Result<std::optional<KnownAnchor>> FindNewestAnchor(const Record& newest) const;
   // What the spool holds and the bucket does not, in order.
   Result<std::vector<SpoolEntry>> RecoverSpool(const std::optional<KnownRecord>& newest);
   Status RecoverBase(const std::optional<KnownRecord>& newest, const std::vector<SpoolEntry>& waiting);

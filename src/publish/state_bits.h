@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "codec/unit_reader.h"
+#include "publish/shards.h"
 #include "tensor/layout.h"
 
 namespace weightwire {
@@ -22,6 +23,8 @@ struct StateBits {
   [[nodiscard]] const UnitReader* reader(std::size_t tensor) const {
     return readers.empty() ? nullptr : readers[tensor];
   }
+  // Set if this is what one of several ranks holds: the layout is then shards->own().
+  std::shared_ptr<const Shards> shards = nullptr;
 };
 
 // All bits of a tensor to memory of its size.

@@ -1,0 +1,156 @@
+#include "publish/piece_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace weightwire {
+namespace {
+
+// How much is read from the source at a time: a publisher's caller may have to wait for it.
+constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
+
+}  // namespace
+
+Result<AssembledPlan> PlanAssembled(const Layout& whole, const CheckpointOptions& options) {
+  AssembledPlan assembled;
+  assembled.plan = PlanFresh(whole, options);
+  assembled.tensors.resize(whole.size());
+  for (std::size_t i = 0; i < assembled.plan.size(); ++i) {
+    const PlannedFile& file = assembled.plan[i];
+    WW_TRY(std::vector<std::uint8_t> header, file.Header());
+    std::uint64_t at = header.size();
+    for (const std::size_t tensor : file.sources) {
+      assembled.tensors[tensor] = {i, at};
+      at += whole.byte_size(tensor);
+    }
+    assembled.files.push_back({file.name, at});
+    assembled.headers.push_back(std::move(header));
+  }
+  return assembled;
+}
+
+std::string PieceName(std::uint64_t rank) { return fmt::format("pieces/{:05}", rank); }
+
+namespace {
+
+void AddPlaces(const BoxMap& map, const AssembledPlan::Start& tensor, std::vector<Place>& places) {
+  const std::size_t first = places.size();
+  const auto width = static_cast<std::uint64_t>(map.unit_bytes());
+  const std::uint64_t row_bytes = map.run_units() * width;
+  for (std::uint64_t run = 0; run < map.run_count(); ++run) {
+    const std::uint64_t at = tensor.at + map.RunStart(run) * width;
+    if (places.size() > first) {
+      // Rows that lie equally far apart are one place.
+      Place& last = places.back();
+      const std::uint64_t stride = at - (last.at + (last.rows - 1) * last.stride);
+      if (last.rows == 1 || stride == last.stride) {
+        last.stride = stride;
+        ++last.rows;
+        continue;
+      }
+    }
+    places.push_back({tensor.file, at, row_bytes, 1, row_bytes});
+  }
+}
+
+}  // namespace
+
+std::vector<Place> PiecePlaces(std::uint64_t rank, const Shards& shards, const AssembledPlan& plan) {
+  std::vector<Place> places;
+  for (std::size_t i = 0; i < plan.headers.size() && rank == 0; ++i) {
+    places.push_back({i, 0, plan.headers[i].size(), 1, plan.headers[i].size()});
+  }
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    AddPlaces(shards.map(i), plan.tensors[shards.all()[i].tensor], places);
+  }
+  return places;
+}
+
+PieceWriter::PieceWriter(Run run, AnchorName anchor, std::uint64_t rank, std::shared_ptr<const Shards> shards,
+                         std::shared_ptr<AnchorSource> source, CheckpointOptions options, const Kernels& kernels)
+    : run_(std::move(run)),
+      anchor_(anchor),
+      rank_(rank),
+      shards_(std::move(shards)),
+      source_(std::move(source)),
+      options_(std::move(options)),
+      kernels_(kernels) {}
+
+Result<bool> PieceWriter::Step() {
+  if (complete_) return true;
+  auto step = TryStep();
+  if (step.ok()) return step;
+  // What was sent is given up: the store may not know the upload any more.
+  bytes_sent_ += sender_.has_value() ? sender_->bytes_sent() : 0;
+  sender_.reset();
+  return step.error().In(fmt::format("cannot write a piece of an anchor of version {}", anchor_.version));
+}
+
+Result<bool> PieceWriter::TryStep() {
+  if (!sender_.has_value()) {
+    WW_RETURN_IF_ERROR(Begin());
+    if (sender_->size_bytes() == 0) return complete_ = true;
+  }
+  WW_TRY(complete_, sender_->Step([this](std::span<std::uint8_t> out) { return Fill(out); }));
+  if (complete_) piece_ = SentPiece{sender_->size_bytes(), sender_->Hash()};
+  return complete_;
+}
+
+Status PieceWriter::Begin() {
+  WW_TRY(const AssembledPlan plan, PlanAssembled(*shards_->whole(), options_));
+  headers_.clear();
+  for (const auto& header : plan.headers) {
+    if (rank_ == 0) headers_.insert(headers_.end(), header.begin(), header.end());
+  }
+  header_done_ = 0;
+  shard_ = 0;
+  shard_done_ = 0;
+  digests_.assign(shards_->size(), {});
+  sender_.emplace(run_.store(), AnchorFolder(anchor_) + PieceName(rank_),
+                  headers_.size() + shards_->own()->total_bytes());
+  return sender_->Begin();
+}
+
+Status PieceWriter::Fill(std::span<std::uint8_t> out) {
+  if (header_done_ < headers_.size()) {
+    const std::size_t size = std::min<std::size_t>(out.size(), headers_.size() - header_done_);
+    std::copy_n(headers_.begin() + static_cast<std::ptrdiff_t>(header_done_), size, out.begin());
+    header_done_ += size;
+    out = out.subspan(size);
+  }
+  while (!out.empty()) {
+    const std::uint64_t left = shards_->own()->byte_size(shard_) - shard_done_;
+    if (left == 0) {
+      ++shard_;
+      shard_done_ = 0;
+      continue;
+    }
+    const std::uint64_t size = std::min({std::uint64_t{out.size()}, left, kReadBytes});
+    WW_RETURN_IF_ERROR(ReadShard(out.first(size)));
+    shard_done_ += size;
+    out = out.subspan(size);
+  }
+  return Ok();
+}
+
+// The next bytes of the shard, digested row by row.
+Status PieceWriter::ReadShard(std::span<std::uint8_t> out) {
+  WW_RETURN_IF_ERROR(source_->ReadAt(shard_, shard_done_, out));
+  const BoxMap& map = shards_->map(shard_);
+  const auto width = static_cast<std::uint64_t>(map.unit_bytes());
+  const std::uint64_t row_bytes = map.run_units() * width;
+  std::uint64_t at = shard_done_;
+  std::span<const std::uint8_t> rest = out;
+  while (!rest.empty()) {
+    const std::uint64_t column = at % row_bytes;
+    const std::uint64_t size = std::min<std::uint64_t>(row_bytes - column, rest.size());
+    digests_[shard_] += DigestOfRun(rest.first(size), map.RunStart(at / row_bytes) * width + column, kernels_);
+    at += size;
+    rest = rest.subspan(size);
+  }
+  return Ok();
+}
+
+}  // namespace weightwire

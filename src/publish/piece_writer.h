@@ -1,0 +1,89 @@
+// A rank's piece of an anchor: its shards, one after another in one object, with the places where they belong in the
+// files of the anchor's directory (spec/PROTOCOL.md, "Anchors"). No rank needs the shards of another.
+//
+// A step function, as AnchorWriter is. What is sent is digested on the way; whoever puts the anchor together adds the
+// digests of all pieces up.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "codec/digest.h"
+#include "codec/kernels.h"
+#include "log/anchor.h"
+#include "log/run.h"
+#include "publish/anchor_source.h"
+#include "publish/object_sender.h"
+#include "publish/rank_messages.h"
+#include "publish/shards.h"
+#include "tensor/checkpoint_plan.h"
+
+namespace weightwire {
+
+// The files of weights that the pieces make up, the same for all ranks of a layout.
+struct AssembledPlan {
+  CheckpointPlan plan;
+  std::vector<AssembledFile> files;
+  std::vector<std::vector<std::uint8_t>> headers;  // the first bytes of each file
+  struct Start {
+    std::size_t file = 0;
+    std::uint64_t at = 0;
+  };
+  std::vector<Start> tensors;  // where each tensor of the layout begins
+};
+Result<AssembledPlan> PlanAssembled(const Layout& whole, const CheckpointOptions& options);
+
+// The piece of a rank, by name, and where its bytes belong. The piece of rank 0 begins with the files' headers.
+[[nodiscard]] std::string PieceName(std::uint64_t rank);
+[[nodiscard]] std::vector<Place> PiecePlaces(std::uint64_t rank, const Shards& shards, const AssembledPlan& plan);
+
+class PieceWriter {
+ public:
+  // `source` has the rank's own layout. `kernels` must outlive it.
+  PieceWriter(Run run, AnchorName anchor, std::uint64_t rank, std::shared_ptr<const Shards> shards,
+              std::shared_ptr<AnchorSource> source, CheckpointOptions options, const Kernels& kernels);
+
+  // Sends a part of the piece; true once it is there. After an error that trying again may mend, the next Step begins
+  // anew. kMismatch: the bits are not to be had any more.
+  Result<bool> Step();
+
+  // REQUIRES: complete. None if the rank has nothing of the state.
+  [[nodiscard]] const std::optional<SentPiece>& piece() const { return piece_; }
+  // What the shards that were sent add to the digests of their tensors. REQUIRES: complete.
+  [[nodiscard]] const std::vector<Digest>& digests() const { return digests_; }
+  [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_ + (sender_ ? sender_->bytes_sent() : 0); }
+
+ private:
+  Result<bool> TryStep();
+  Status Begin();
+  Status Fill(std::span<std::uint8_t> out);
+  Status ReadShard(std::span<std::uint8_t> out);
+
+  const Run run_;
+  const AnchorName anchor_;
+  const std::uint64_t rank_;
+  const std::shared_ptr<const Shards> shards_;
+  const std::shared_ptr<AnchorSource> source_;
+  const CheckpointOptions options_;
+  const Kernels& kernels_;
+
+  std::vector<std::uint8_t> headers_;
+  std::optional<ObjectSender> sender_;
+  std::uint64_t bytes_sent_ = 0;
+  // Where the next byte comes from.
+  std::uint64_t header_done_ = 0;
+  std::size_t shard_ = 0;
+  std::uint64_t shard_done_ = 0;
+
+  std::vector<Digest> digests_;
+  bool complete_ = false;
+  std::optional<SentPiece> piece_;
+};
+
+}  // namespace weightwire

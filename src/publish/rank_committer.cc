@@ -1,0 +1,534 @@
+#include "publish/rank_committer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+#include "codec/state.h"
+#include "log/fields.h"
+#include "log/wire.h"
+#include "publish/piece_writer.h"
+#include "publish/record_commit.h"
+#include "publish/writer_start.h"
+
+namespace weightwire {
+namespace {
+
+constexpr MonotonicTime kFirstPause = std::chrono::milliseconds(500);
+constexpr int kMostDoublings = 5;
+// So many verdicts are kept for a rank that has not seen them.
+constexpr std::size_t kMostTold = 256;
+
+std::span<const std::uint8_t> BytesOf(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+MonotonicTime Pause(int attempts) { return kFirstPause * (1 << std::min(attempts, kMostDoublings)); }
+
+// The ranks learn of it in time for their own deadline.
+MonotonicTime DecidingTime(const CommitterOptions& options) { return options.deadline / 10 * 8; }
+
+Error Disagree(std::uint64_t rank, const std::string& what) {
+  return {ErrorCode::kMismatch, fmt::format("rank {} and rank 0 disagree about {}", rank, what)};
+}
+
+// The digests of whole tensors, from those of all ranks' shards.
+std::vector<Digest> AddUp(const Layout& layout, const std::vector<std::shared_ptr<const Shards>>& shards,
+                          const std::vector<const std::vector<Digest>*>& digests) {
+  std::vector<Digest> sums(layout.size());
+  for (std::size_t rank = 0; rank < shards.size(); ++rank) {
+    for (std::size_t i = 0; i < shards[rank]->size(); ++i) sums[shards[rank]->all()[i].tensor] += (*digests[rank])[i];
+  }
+  return sums;
+}
+
+}  // namespace
+
+RankCommitter::RankCommitter(Run run, CommitterOptions options, Random& random, const Clock& clock,
+                             std::optional<KnownRecord> newest, std::optional<KnownAnchor> newest_anchor)
+    : run_(std::move(run)),
+      options_(std::move(options)),
+      random_(random),
+      clock_(clock),
+      writer_(NewId(random)),
+      newest_(std::move(newest)),
+      newest_anchor_(std::move(newest_anchor)),
+      next_anchor_(NewId(random)),
+      reports_(options_.ranks),
+      alive_(options_.ranks) {}
+
+GroupStart RankCommitter::Start() const {
+  GroupStart start;
+  start.next_anchor = next_anchor_;
+  if (newest_.has_value()) {
+    start.newest = newest_->record.version;
+    start.record_hash = newest_->hash;
+  }
+  return start;
+}
+
+// --- the board ---
+
+std::vector<std::string> RankCommitter::Wanted() const {
+  std::vector<std::string> keys;
+  for (const auto& [call, told] : told_) {
+    for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
+      if (!told.seen[rank]) keys.push_back(SeenKey(call, rank));
+    }
+  }
+  if (!stopped_ && !job_.has_value()) {
+    for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
+      if (reports_[rank].has_value()) continue;
+      keys.push_back(ReportKey(call_, rank));
+      if (heard_.has_value()) keys.push_back(AliveKey(fmt::to_string(call_), rank, alive_[rank]));
+    }
+  }
+  if (anchor_.has_value() && !anchor_->assembled.has_value()) {
+    for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
+      if (anchor_->pieces[rank].has_value()) continue;
+      keys.push_back(PieceKey(anchor_->name.id, rank));
+      keys.push_back(AliveKey(ToHex(anchor_->name.id), rank, anchor_->alive[rank]));
+    }
+  }
+  return keys;
+}
+
+void RankCommitter::Deliver(const std::string& key, const std::string& text, MonotonicTime now) {
+  for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
+    if (key == ReportKey(call_, rank) && !job_.has_value() && !reports_[rank].has_value()) {
+      auto report = ParseRankReport(text);
+      if (!report.ok()) return Fail(report.error().In(fmt::format("the report of rank {}", rank)), false, now);
+      reports_[rank] = std::move(report).value();
+      heard_ = heard_.value_or(now);
+      if (reports_[rank]->error.has_value()) {
+        return Fail(reports_[rank]->error->In(fmt::format("rank {}", rank)), reports_[rank]->needs_rebase, now);
+      }
+      if (std::ranges::all_of(reports_, [](const auto& one) { return one.has_value(); })) Decide(now);
+      return;
+    }
+    if (key == AliveKey(fmt::to_string(call_), rank, alive_[rank]) && !job_.has_value()) {
+      ++alive_[rank];
+      heard_ = now;
+      outgoing_.push_back({AliveKey(fmt::to_string(call_), std::nullopt, alive_told_++), "1"});
+      return;
+    }
+    if (anchor_.has_value() && key == AliveKey(ToHex(anchor_->name.id), rank, anchor_->alive[rank])) {
+      ++anchor_->alive[rank];
+      anchor_->heard = now;
+      unneeded_.push_back(key);
+      return;
+    }
+    if (anchor_.has_value() && key == PieceKey(anchor_->name.id, rank) && !anchor_->pieces[rank].has_value()) {
+      auto report = ParsePieceReport(text);
+      if (report.ok() && !report.value().error.has_value()) {
+        anchor_->pieces[rank] = std::move(report).value();
+        anchor_->heard = now;
+        return;
+      }
+      anchor_error_ = (report.ok() ? *report.value().error : report.error()).In(fmt::format("rank {}", rank));
+      DropAnchor();
+      return;
+    }
+    for (auto& [call, told] : told_) {
+      if (key != SeenKey(call, rank)) continue;
+      told.seen[rank] = true;
+      if (!std::ranges::all_of(told.seen, [](bool seen) { return seen; })) return;
+      unneeded_.insert(unneeded_.end(), told.keys.begin(), told.keys.end());
+      told_.erase(call);
+      return;
+    }
+  }
+}
+
+// --- deciding ---
+
+void RankCommitter::Fail(const Error& error, bool rebase, MonotonicTime now) {
+  Verdict verdict;
+  verdict.outcome = Verdict::Outcome::kFailed;
+  verdict.error = error.In(fmt::format("nothing was published by call {} of publish", call_));
+  verdict.rebase = rebase;
+  Tell(std::move(verdict), now);
+}
+
+void RankCommitter::Tell(Verdict verdict, MonotonicTime now) {
+  next_anchor_ = NewId(random_);
+  verdict.next_anchor = next_anchor_;
+  outgoing_.push_back({VerdictKey(call_), ToJson(verdict)});
+  Told told;
+  told.seen.resize(options_.ranks);
+  told.at = now;
+  told.keys.push_back(VerdictKey(call_));
+  for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
+    told.keys.push_back(ReportKey(call_, rank));
+    told.keys.push_back(SeenKey(call_, rank));
+    for (std::uint64_t i = 0; i < alive_[rank]; ++i) told.keys.push_back(AliveKey(fmt::to_string(call_), rank, i));
+  }
+  for (std::uint64_t i = 0; i < alive_told_; ++i) told.keys.push_back(AliveKey(fmt::to_string(call_), std::nullopt, i));
+  told_.emplace(call_, std::move(told));
+  layouts_.erase(layouts_.begin(), layouts_.upper_bound(call_));
+  ++call_;
+  reports_.assign(options_.ranks, std::nullopt);
+  alive_.assign(options_.ranks, 0);
+  alive_told_ = 0;
+  heard_.reset();
+  job_.reset();
+  maybe_committed_ = false;
+  attempts_ = 0;
+  due_.reset();
+}
+
+void RankCommitter::Decide(MonotonicTime now) {
+  auto job = MakeVersion();
+  if (!job.ok()) return Fail(job.error(), false, now);
+  if (!job.value().has_value()) {
+    Verdict verdict;
+    verdict.outcome = Verdict::Outcome::kSame;
+    Tell(std::move(verdict), now);
+    return;
+  }
+  job_ = std::move(job).value();
+  heard_ = now;
+}
+
+Result<const RankCommitter::Cover*> RankCommitter::CheckShards(const std::shared_ptr<const Layout>& layout,
+                                                               std::vector<std::string> texts) {
+  if (cover_.layout != nullptr && *cover_.layout == *layout && cover_.texts == texts) return &cover_;
+  Cover cover{layout, std::move(texts), {}};
+  for (const std::string& text : cover.texts) {
+    WW_TRY(std::shared_ptr<const Shards> shards, ParseShards(text, layout));
+    cover.shards.push_back(std::move(shards));
+  }
+  WW_RETURN_IF_ERROR(CheckCover(*layout, cover.shards));
+  cover_ = std::move(cover);
+  return &cover_;
+}
+
+Result<std::optional<CommitJob>> RankCommitter::MakeVersion() {
+  const RankReport& first = *reports_[0];
+  std::vector<std::string> texts;
+  std::vector<const std::vector<Digest>*> before;
+  std::vector<const std::vector<Digest>*> after;
+  for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
+    const RankReport& report = *reports_[rank];
+    if (report.step != first.step) {
+      return Disagree(rank, fmt::format("the step: {} there, {} here", report.step, first.step));
+    }
+    if (report.layout != first.layout) return Disagree(rank, "the names, types and shapes of the tensors");
+    if (report.whole != first.whole) return Disagree(rank, "whether the version before is there");
+    texts.push_back(report.shards);
+    before.push_back(&report.before);
+    after.push_back(&report.after);
+  }
+  const auto layout = layouts_.find(call_);
+  if (layout == layouts_.end() || layout->second->hash() != first.layout) {
+    return Error(ErrorCode::kMismatch, "rank 0 has reported another layout than it has");
+  }
+  WW_TRY(const Cover* cover, CheckShards(layout->second, std::move(texts)));
+  for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
+    const std::size_t count = cover->shards[rank]->size();
+    if (after[rank]->size() != count || before[rank]->size() != (first.whole ? 0 : count)) {
+      return Error(ErrorCode::kCorrupt, fmt::format("rank {} has not reported a digest for each of its shards", rank));
+    }
+  }
+  if (!first.whole) {
+    // Its parts lead from exactly the bits that the version before has.
+    if (!newest_.has_value() || newest_->record.layout != first.layout ||
+        StateDigest(*cover->layout, AddUp(*cover->layout, cover->shards, before)) != newest_->record.state) {
+      return Error(ErrorCode::kMismatch,
+                   fmt::format("the ranks do not all begin at version {}; publish again",
+                               newest_.has_value() ? fmt::to_string(newest_->record.version) : "0"));
+    }
+  }
+  CommitJob job;
+  job.call = call_;
+  Record& record = job.record;
+  record.run = run_.wire().run;
+  record.version = newest_.has_value() ? newest_->record.version + 1 : 0;
+  record.step = first.step;
+  record.time = TimeText(std::chrono::duration_cast<std::chrono::seconds>(clock_.Wall().time_since_epoch()).count());
+  record.writer = writer_;
+  record.layout = first.layout;
+  record.state = StateDigest(*cover->layout, AddUp(*cover->layout, cover->shards, after));
+  record.chain = record.version;
+  record.read = {std::string(kPiecesFeature)};
+  std::vector<std::optional<SentPiece>> pieces;
+  std::vector<PartRef> parts;
+  for (const auto& report : reports_) {
+    record.changed += report->changed;
+    if (report->part.has_value()) parts.push_back(*report->part);
+    pieces.push_back(report->piece);
+  }
+  if (newest_.has_value()) {
+    record.parent = newest_->hash;
+    record.delta_bytes = newest_->record.delta_bytes;
+  }
+  if (!newest_.has_value() || newest_->record.layout != record.layout) job.new_layout = cover->layout;
+  if (first.whole) {
+    WW_TRY(job.assembled, Assemble({record.version, next_anchor_}, *cover, record.state, record.delta_bytes, pieces));
+    return std::optional(std::move(job));
+  }
+  if (parts.empty() && record.step == newest_->record.step) return std::optional<CommitJob>();
+  for (const PartRef& part : parts) record.delta_bytes += part.size_bytes;
+  record.delta = std::move(parts);
+  record.chain = newest_->record.chain;
+  if (newest_anchor_.has_value()) record.anchor = newest_anchor_->Ref();
+  return std::optional(std::move(job));
+}
+
+Result<AssembledAnchor> RankCommitter::Assemble(const AnchorName& name, const Cover& cover, const Sha256Digest& state,
+                                                std::uint64_t delta_bytes,
+                                                const std::vector<std::optional<SentPiece>>& pieces) const {
+  WW_TRY(const AssembledPlan plan, PlanAssembled(*cover.layout, options_.anchors.files));
+  AssembledAnchor assembled;
+  AnchorManifest& manifest = assembled.manifest;
+  manifest.run = run_.wire().run;
+  manifest.name = name;
+  manifest.layout = cover.layout->hash();
+  manifest.state = state;
+  manifest.delta_bytes = delta_bytes;
+  manifest.assembled = plan.files;
+  if (plan.plan.size() > 1) assembled.index = IndexText(plan.plan);
+  for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
+    std::vector<Place> places = PiecePlaces(rank, *cover.shards[rank], plan);
+    std::uint64_t bytes = 0;
+    for (const Place& place : places) bytes += place.rows * place.row_bytes;
+    if (bytes != (pieces[rank].has_value() ? pieces[rank]->size_bytes : 0)) {
+      return Error(ErrorCode::kCorrupt, fmt::format("the piece of rank {} is not of the size of its shards", rank));
+    }
+    if (pieces[rank].has_value()) manifest.files.push_back({PieceName(rank), bytes, pieces[rank]->hash, places});
+  }
+  return assembled;
+}
+
+// --- the work ---
+
+bool RankCommitter::Tick(MonotonicTime now) {
+  bool changed = false;
+  const MonotonicTime patience = DecidingTime(options_);
+  if (heard_.has_value() && !job_.has_value() && now - *heard_ > patience) {
+    std::string missing;
+    for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
+      if (!reports_[rank].has_value()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+    }
+    Fail({ErrorCode::kUnavailable, fmt::format("nothing was heard of rank {} for {} s", missing,
+                                               std::chrono::duration_cast<std::chrono::seconds>(patience).count())},
+         false, now);
+    changed = true;
+  }
+  if (job_.has_value() && !job_busy_ && !maybe_committed_ && last_error_.has_value() && now - *heard_ > patience) {
+    Fail(*last_error_, false, now);
+    changed = true;
+  }
+  if (anchor_.has_value() && !anchor_->assembled.has_value() && now - anchor_->heard > options_.deadline) {
+    anchor_error_ =
+        Error(ErrorCode::kUnavailable,
+              fmt::format("not all ranks wrote their piece of the anchor of version {}", anchor_->name.version));
+    DropAnchor();
+    changed = true;
+  }
+  for (auto& [call, told] : told_) {
+    if (told.late || now - told.at <= options_.deadline) continue;
+    told.late = true;
+    changed = true;
+  }
+  while (told_.size() > kMostTold) {
+    const std::vector<std::string>& keys = told_.begin()->second.keys;
+    unneeded_.insert(unneeded_.end(), keys.begin(), keys.end());
+    told_.erase(told_.begin());
+  }
+  return changed;
+}
+
+std::optional<MonotonicTime> RankCommitter::Due() const {
+  std::optional<MonotonicTime> due;
+  const auto sooner = [&](MonotonicTime time) { due = std::min(due.value_or(time), time); };
+  if (heard_.has_value()) sooner(*heard_ + DecidingTime(options_) + std::chrono::milliseconds(1));
+  if (due_.has_value()) sooner(*due_);
+  if (anchor_.has_value() && anchor_->due.has_value()) sooner(*anchor_->due);
+  if (anchor_.has_value() && !anchor_->assembled.has_value()) {
+    sooner(anchor_->heard + options_.deadline + std::chrono::milliseconds(1));
+  }
+  for (const auto& [call, told] : told_) {
+    if (!told.late) sooner(told.at + options_.deadline + std::chrono::milliseconds(1));
+  }
+  return due;
+}
+
+std::optional<CommitJob> RankCommitter::NextCommit(MonotonicTime now) {
+  if (!job_.has_value() || job_busy_ || (due_.has_value() && *due_ > now)) return std::nullopt;
+  due_.reset();
+  job_busy_ = true;
+  return job_;
+}
+
+void RankCommitter::Finish(CommitJob job, MonotonicTime now) {
+  job_busy_ = false;
+  WW_CHECK(job_.has_value() && job_->call == job.call);
+  switch (job.outcome) {
+    case UploadJob::Outcome::kCommitted: {
+      last_error_.reset();
+      if (job.anchor.has_value()) newest_anchor_ = job.anchor;
+      newest_ = KnownRecord{job.record, Sha256Of(BytesOf(job.record_json))};
+      Verdict verdict;
+      verdict.outcome = Verdict::Outcome::kCommitted;
+      verdict.record_json = job.record_json;
+      if (job.record.delta.has_value() && AnchorIsDue(job.record, cover_.layout->total_bytes())) {
+        anchor_ = Anchor{};
+        anchor_->name = {job.record.version, NewId(random_)};
+        anchor_->layout = cover_.layout;
+        anchor_->state = job.record.state;
+        anchor_->delta_bytes = job.record.delta_bytes;
+        anchor_->pieces.resize(options_.ranks);
+        anchor_->alive.resize(options_.ranks);
+        anchor_->heard = now;
+        verdict.anchor = anchor_->name.id;
+      }
+      Tell(std::move(verdict), now);
+      return;
+    }
+    case UploadJob::Outcome::kStopped: {
+      stopped_ = true;
+      Verdict verdict;
+      verdict.outcome = Verdict::Outcome::kStopped;
+      verdict.error = job.error;
+      Tell(std::move(verdict), now);
+      return;
+    }
+    default:
+      last_error_ = job.error;
+      // Once a record may be there, only the store can say whether it is.
+      maybe_committed_ = maybe_committed_ || job.error->code() == ErrorCode::kUnknownOutcome;
+      if (!maybe_committed_ && !MayMend(*job.error)) return Fail(*job.error, false, now);
+      due_ = now + Pause(attempts_++);
+      job_ = std::move(job);
+  }
+}
+
+bool RankCommitter::AnchorIsDue(const Record& record, std::uint64_t model_bytes) const {
+  if (anchor_.has_value() || (options_.anchor_every == 0 && options_.anchor_percent == 0)) return false;
+  if (!newest_anchor_.has_value()) return true;
+  const AnchorManifest& last = newest_anchor_->manifest;
+  const std::uint64_t since = record.delta_bytes - std::min(record.delta_bytes, last.delta_bytes);
+  const std::uint64_t share =
+      model_bytes / 100 * options_.anchor_percent + model_bytes % 100 * options_.anchor_percent / 100;
+  return (options_.anchor_every != 0 && record.version >= last.name.version + options_.anchor_every) ||
+         (options_.anchor_percent != 0 && since > share);
+}
+
+std::optional<CompleteJob> RankCommitter::NextComplete(MonotonicTime now) {
+  if (!anchor_.has_value() || anchor_->busy || (anchor_->due.has_value() && *anchor_->due > now)) return std::nullopt;
+  if (!std::ranges::all_of(anchor_->pieces, [](const auto& piece) { return piece.has_value(); })) return std::nullopt;
+  if (!anchor_->assembled.has_value()) {
+    const auto assemble = [&]() -> Result<AssembledAnchor> {
+      Cover cover{anchor_->layout, {}, {}};
+      std::vector<const std::vector<Digest>*> digests;
+      std::vector<std::optional<SentPiece>> pieces;
+      for (const auto& piece : anchor_->pieces) {
+        WW_TRY(std::shared_ptr<const Shards> shards, ParseShards(piece->shards, cover.layout));
+        if (shards->size() != piece->digests.size()) {
+          return Error(ErrorCode::kCorrupt, "a rank has not reported a digest for each of its shards");
+        }
+        cover.shards.push_back(std::move(shards));
+        digests.push_back(&piece->digests);
+        pieces.push_back(piece->piece);
+      }
+      if (StateDigest(*cover.layout, AddUp(*cover.layout, cover.shards, digests)) != anchor_->state) {
+        return Error(ErrorCode::kMismatch, "the pieces that the ranks wrote are not those of the version");
+      }
+      return Assemble(anchor_->name, cover, anchor_->state, anchor_->delta_bytes, pieces);
+    };
+    auto assembled = assemble();
+    if (!assembled.ok()) {
+      anchor_error_ = assembled.error();
+      DropAnchor();
+      return std::nullopt;
+    }
+    anchor_->assembled = std::move(assembled).value();
+  }
+  anchor_->due.reset();
+  anchor_->busy = true;
+  return CompleteJob{*anchor_->assembled, {}, {}};
+}
+
+void RankCommitter::Finish(CompleteJob job, MonotonicTime now) {
+  WW_CHECK(anchor_.has_value() && anchor_->busy);
+  anchor_->busy = false;
+  if (job.anchor.has_value()) {
+    newest_anchor_ = std::move(job.anchor);
+    anchor_error_.reset();
+    DropAnchor();
+    return;
+  }
+  anchor_error_ = job.error;
+  anchor_->due = now + Pause(anchor_->attempts++);
+}
+
+void RankCommitter::DropAnchor() {
+  for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) unneeded_.push_back(PieceKey(anchor_->name.id, rank));
+  anchor_.reset();
+}
+
+Result<KnownAnchor> RankCommitter::PutAssembled(const AssembledAnchor& assembled) const {
+  AnchorManifest manifest = assembled.manifest;
+  const auto put = [&](const std::string& name, std::span<const std::uint8_t> bytes) -> Status {
+    WW_RETURN_IF_ERROR(run_.store().Put(AnchorFolder(manifest.name) + name, bytes));
+    manifest.files.push_back({name, bytes.size(), ObjectHash(bytes)});
+    return Ok();
+  };
+  if (!assembled.index.empty()) WW_RETURN_IF_ERROR(put(kIndexFileName, BytesOf(assembled.index)));
+  for (const CarriedFile& file : options_.anchors.carried) {
+    WW_TRY(const std::vector<std::uint8_t> bytes, options_.anchors.file_system->Read(file.path, kMaxPutBytes));
+    WW_RETURN_IF_ERROR(put(file.name, bytes));
+  }
+  const std::string text = ToJson(manifest);
+  WW_RETURN_IF_ERROR(run_.store().Put(ManifestKey(manifest.name), BytesOf(text)));
+  return KnownAnchor{std::move(manifest), Sha256Of(BytesOf(text))};
+}
+
+void RankCommitter::Execute(CommitJob& job) const {
+  const Version version = job.record.version;
+  const auto try_it = [&]() -> Result<CommitOutcome> {
+    if (job.new_layout != nullptr) WW_RETURN_IF_ERROR(run_.PutLayout(*job.new_layout));
+    if (job.assembled.has_value() && !job.anchor.has_value()) {
+      WW_TRY(job.anchor, PutAssembled(*job.assembled));
+      job.record.anchor = job.anchor->Ref();
+    }
+    if (job.record_json.empty()) job.record_json = ToJson(job.record);
+    return CommitRecord(run_, version, job.record_json);
+  };
+  const auto outcome = try_it();
+  job.error.reset();
+  if (!outcome.ok()) {
+    job.outcome = UploadJob::Outcome::kError;
+    job.error = outcome.error().In(fmt::format("cannot publish version {}", version));
+  } else if (outcome.value() == CommitOutcome::kAnothers) {
+    job.outcome = UploadJob::Outcome::kStopped;
+    job.error = AnotherWriterWon(run_, version);
+  } else {
+    job.outcome = UploadJob::Outcome::kCommitted;
+  }
+}
+
+void RankCommitter::Execute(CompleteJob& job) const {
+  auto anchor = PutAssembled(job.assembled);
+  if (anchor.ok()) {
+    job.anchor = std::move(anchor).value();
+  } else {
+    job.error =
+        anchor.error().In(fmt::format("cannot complete the anchor of version {}", job.assembled.manifest.name.version));
+  }
+}
+
+bool RankCommitter::idle() const {
+  return !job_.has_value() && !heard_.has_value() && !anchor_.has_value() &&
+         std::ranges::all_of(told_, [](const auto& told) { return told.second.late; });
+}
+
+std::optional<Version> RankCommitter::anchor_in_work() const {
+  return anchor_.has_value() ? std::optional(anchor_->name.version) : std::nullopt;
+}
+
+}  // namespace weightwire

@@ -1,0 +1,21 @@
+// What every writer of a run finds out when it starts.
+#pragma once
+
+#include <optional>
+
+#include "base/random.h"
+#include "base/result.h"
+#include "log/run.h"
+
+namespace weightwire {
+
+// What trying again may mend: no reason to give a version up.
+[[nodiscard]] bool MayMend(const Error& error);
+
+// Whether the store lets one of two writers win: kUnsupported if not, unless the run has a single writer.
+Status CheckOneWins(const Run& run, Random& random);
+
+// The newest complete anchor of the chain that is of its version's state; none if there is none.
+Result<std::optional<KnownAnchor>> FindNewestAnchor(const Run& run, const Record& newest);
+
+}  // namespace weightwire

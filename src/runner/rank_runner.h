@@ -1,0 +1,88 @@
+// Runs a rank's publisher with threads: one for each lane. The board (publish/rank_messages.h) belongs to the caller,
+// who brings messages to and fro by the functions below, from a thread of its own.
+//
+// Two locks, neither held across an effect: one for the state, one that keeps the caller's encoding and an anchor's
+// reading of the base copy apart.
+//
+// Thread safety: Publish and Refuse are called by one thread at a time; everything else by any.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/result.h"
+#include "log/run.h"
+#include "publish/rank_publisher.h"
+
+namespace weightwire {
+
+class RankRunner {
+ public:
+  // As RankPublisher::Open; the tools' exclusion is the runner's own. What the tools point to must outlive it.
+  static Result<std::unique_ptr<RankRunner>> Open(Run run, RankOptions options, PublisherTools tools,
+                                                  std::string_view start);
+
+  // Stops.
+  ~RankRunner();
+  RankRunner(const RankRunner&) = delete;
+  RankRunner& operator=(const RankRunner&) = delete;
+
+  [[nodiscard]] std::string start() const { return publisher_->start(); }
+
+  // Returns as soon as the rank's shards are compared and encoded; they may then be changed. Waits only for room.
+  // After an error the call has failed on all ranks.
+  Result<Ticket> Publish(const StateBits& bits, std::uint64_t step);
+  // The caller could not even ask: the call fails on all ranks.
+  Ticket Refuse(std::uint64_t step, const Error& why);
+  // Until Publish would not wait: true. Or until the time is over: false.
+  bool WaitForRoom(std::chrono::nanoseconds at_most) const;
+
+  [[nodiscard]] TicketStatus Look(const Ticket& ticket) const;
+  // Until the ticket's stage is a final one, the runner is stopped, or the time is over.
+  TicketStatus Wait(const Ticket& ticket, std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;
+  // Until nothing is on its way: true. Or until the time is over, the runner is stopped or out of touch: false.
+  bool Drain(std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;
+
+  // --- the board ---
+  struct BoardWork {
+    std::vector<BoardMessage> outgoing;  // to be put
+    std::vector<std::string> wanted;     // to be delivered once they are there
+    std::vector<std::string> unneeded;   // to be removed
+  };
+  // What is to be done with the board; waits up to `at_most` for something to put.
+  BoardWork NextBoardWork(std::chrono::nanoseconds at_most);
+  void Deliver(const std::string& key, const std::string& text);
+  void LoseTouch(const Error& why);
+
+  // Threads end after what they are at. Whoever waits is told.
+  void Stop();
+  [[nodiscard]] PublisherStatus status() const;
+  // Why rank 0 cannot be heard, if so.
+  [[nodiscard]] std::optional<Error> out_of_touch() const;
+
+ private:
+  explicit RankRunner(const Clock& clock) : clock_(clock) {}
+  void RunLane(RankLane lane);
+  template <typename Condition>
+  void WaitFor(std::unique_lock<std::mutex>& lock, std::optional<std::chrono::nanoseconds> at_most,
+               Condition&& condition) const;
+
+  const Clock& clock_;
+  std::mutex base_mutex_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::unique_ptr<RankPublisher> publisher_;  // its guarded calls: by mutex_
+  std::vector<BoardMessage> outgoing_;        // guarded by mutex_, as the rest
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace weightwire

@@ -1,0 +1,713 @@
+// Several ranks that publish together, in one thread: a board that is a map, a bucket in memory, and time that passes
+// when told to. What they make is read as any follower would.
+#include "publish/rank_publisher.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "follow/memory_target.h"
+#include "follow/rebuild.h"
+#include "follow/verify.h"
+#include "publish/world.h"
+
+namespace weightwire {
+namespace {
+
+using testing::BestKernels;
+using testing::BitsOf;
+using testing::Model;
+using testing::OneThread;
+using testing::SimFileSystem;
+using testing::SimStore;
+using testing::SmallModel;
+using testing::Trained;
+using testing::WithOtherLayout;
+using testing::World;
+
+// What a rank holds of a model: rows or columns of what can be cut, the rest dealt out; some have less, some nothing.
+struct Holding {
+  std::shared_ptr<const Shards> shards;
+  std::vector<std::vector<std::uint8_t>> bytes;
+
+  [[nodiscard]] StateBits Bits() const { return {shards->own(), {bytes.begin(), bytes.end()}, {}, shards}; }
+};
+
+Holding Hold(const Model& model, std::uint64_t rank, std::uint64_t ranks) {
+  std::vector<Shard> list;
+  for (std::size_t i = 0; i < model.layout->size(); ++i) {
+    const TensorSpec& spec = model.layout->tensors()[i];
+    if (model.layout->byte_size(i) == 0) continue;
+    if (spec.shape.empty() || spec.name == "layer.b") {
+      if (i % ranks == rank) list.push_back({i, {}});
+      continue;
+    }
+    // The last dimension of "embed", the first of the others, in chunks as torch cuts them.
+    const std::size_t d = spec.name == "embed" ? spec.shape.size() - 1 : 0;
+    const std::uint64_t chunk = (spec.shape[d] + ranks - 1) / ranks;
+    const std::uint64_t begin = std::min(spec.shape[d], chunk * rank);
+    const std::uint64_t end = std::min(spec.shape[d], begin + chunk);
+    if (begin == end) continue;
+    Box box{std::vector<std::uint64_t>(spec.shape.size(), 0), spec.shape};
+    box.start[d] = begin;
+    box.extent[d] = end - begin;
+    list.push_back({i, box});
+  }
+  Holding holding;
+  holding.shards = Shards::Make(model.layout, std::move(list)).value();
+  for (std::size_t i = 0; i < holding.shards->size(); ++i) {
+    auto& bytes = holding.bytes.emplace_back(holding.shards->own()->byte_size(i));
+    CopyShard(holding.shards->map(i), model.tensors[holding.shards->all()[i].tensor], bytes);
+  }
+  return holding;
+}
+
+// Ranks that start together.
+class Group {
+ public:
+  using Hook = SimStore::Hook;
+
+  Group(World& world, std::uint64_t ranks, RankOptions options = {}, std::map<std::uint64_t, Hook> hooks = {})
+      : world_(world), files_(world.disk, {}) {
+    std::string start;
+    for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+      stores_.push_back(std::make_unique<SimStore>(world.bucket, hooks[rank]));
+      options.rank = rank;
+      options.ranks = ranks;
+      auto opened = RankPublisher::Open(Run::Open(*stores_.back()).value(), options,
+                                        {&world.clock, &world.random, &files_, &BestKernels(), &OneThread()}, start);
+      EXPECT_TRUE(opened.ok()) << opened.error().message();
+      if (rank == 0) start = opened.value()->start();
+      ranks_.push_back(std::move(opened).value());
+    }
+  }
+
+  RankPublisher& operator[](std::uint64_t rank) { return *ranks_[rank]; }
+  [[nodiscard]] std::uint64_t size() const { return ranks_.size(); }
+  [[nodiscard]] const std::map<std::string, std::string>& board() const { return board_; }
+
+  // As the runner does it.
+  Result<Ticket> Publish(std::uint64_t rank, const Model& model, std::uint64_t step) {
+    const RankAdmission admission = ranks_[rank]->Admit();
+    if (admission.stopped.has_value()) return *admission.stopped;
+    if (admission.out_of_touch.has_value()) {
+      ranks_[rank]->Refuse(step, *admission.out_of_touch);
+      return *admission.out_of_touch;
+    }
+    EXPECT_FALSE(admission.full);
+    const Holding holding = Hold(model, rank, size());
+    auto draft = ranks_[rank]->Make(holding.Bits(), step, admission);
+    if (!draft.ok()) {
+      ranks_[rank]->Refuse(step, draft.error());
+      return draft.error();
+    }
+    if (!draft.value().has_value()) return Error(ErrorCode::kUnavailable, "wait");
+    return ranks_[rank]->Enqueue(*std::move(draft).value());
+  }
+  std::vector<Ticket> PublishAll(const Model& model, std::uint64_t step) {
+    std::vector<Ticket> tickets;
+    for (std::uint64_t rank = 0; rank < size(); ++rank) {
+      auto ticket = Publish(rank, model, step);
+      EXPECT_TRUE(ticket.ok()) << ticket.error().message();
+      tickets.push_back(ticket.ok() ? ticket.value() : std::make_shared<TicketStatus>());
+    }
+    return tickets;
+  }
+
+  // A rank that does nothing any more.
+  void Silence(std::uint64_t rank) { silent_.insert(rank); }
+  void Wake(std::uint64_t rank) { silent_.erase(rank); }
+
+  // One round of everybody; false if nobody had anything to do.
+  bool Round() {
+    bool worked = false;
+    for (std::uint64_t rank = 0; rank < size(); ++rank) {
+      if (silent_.contains(rank)) continue;
+      RankPublisher& publisher = *ranks_[rank];
+      worked = publisher.Tick() || worked;
+      for (const RankLane lane : kAllRankLanes) {
+        auto job = publisher.Next(lane);
+        if (!job.has_value()) continue;
+        worked = true;
+        publisher.Execute(*job);
+        publisher.Finish(std::move(*job));
+      }
+      for (const BoardMessage& message : publisher.TakeOutgoing()) {
+        EXPECT_TRUE(board_.emplace(message.key, message.text).second) << message.key << " is put twice";
+        worked = true;
+      }
+      for (const std::string& key : publisher.Wanted()) {
+        const auto found = board_.find(key);
+        if (found == board_.end()) continue;
+        publisher.Deliver(key, std::string(found->second));
+        worked = true;
+      }
+      for (const std::string& key : publisher.TakeUnneeded()) board_.erase(key);
+    }
+    return worked;
+  }
+  void Work() {
+    while (Round()) {
+    }
+  }
+  // As time goes by, too.
+  void WorkUntilIdle() {
+    for (int i = 0; i < 10000; ++i) {
+      Work();
+      bool idle = true;
+      for (std::uint64_t rank = 0; rank < size(); ++rank)
+        idle = idle && (silent_.contains(rank) || (*this)[rank].idle());
+      if (idle) return;
+      world_.clock.Advance(std::chrono::seconds(1));
+    }
+    ADD_FAILURE() << "the ranks do not come to an end";
+  }
+
+ private:
+  World& world_;
+  SimFileSystem files_;
+  std::map<std::string, std::string> board_;
+  std::set<std::uint64_t> silent_;
+  std::vector<std::unique_ptr<SimStore>> stores_;
+  std::vector<std::unique_ptr<RankPublisher>> ranks_;
+};
+
+// As a follower sees it.
+Model ReadVersion(World& world, Version version) {
+  const Run run = Run::Open(world.bucket).value();
+  MemoryTarget target(BestKernels(), OneThread());
+  const Status rebuilt =
+      Rebuild(run, version, target, NewId(world.random), {}, {&world.clock, &BestKernels(), &OneThread()});
+  EXPECT_TRUE(rebuilt.ok()) << rebuilt.error().message();
+  Model model;
+  if (!rebuilt.ok()) return model;
+  model.layout = std::make_shared<const Layout>(target.layout());
+  for (std::size_t i = 0; i < model.layout->size(); ++i) {
+    model.tensors.emplace_back(target.bytes(i).begin(), target.bytes(i).end());
+  }
+  return model;
+}
+
+void ExpectVersion(World& world, Version version, const Model& model) {
+  const Model read = ReadVersion(world, version);
+  ASSERT_NE(read.layout, nullptr);
+  EXPECT_EQ(*read.layout, *model.layout);
+  EXPECT_EQ(read.tensors, model.tensors) << "version " << version;
+}
+
+std::optional<KnownRecord> Newest(World& world) {
+  return Run::Open(world.bucket).value().FindNewest(std::nullopt).value();
+}
+
+std::vector<AnchorName> Anchors(World& world) { return Run::Open(world.bucket).value().ListAnchors(0).value(); }
+
+void RemoveDeltas(World& world) {
+  const auto list = world.bucket.List("deltas/", "", 1000);
+  for (const ObjectInfo& object : list.value()) ASSERT_TRUE(world.bucket.Remove(object.key).ok());
+}
+
+void ExpectStage(const std::vector<Ticket>& tickets, TicketStage stage) {
+  for (const Ticket& ticket : tickets) {
+    EXPECT_EQ(NameOf(ticket->stage), NameOf(stage)) << (ticket->error.has_value() ? ticket->error->message() : "");
+  }
+}
+
+// Everything in the bucket is whole, and every anchor is its version.
+void ExpectVerified(World& world) {
+  Verifier verifier(Run::Open(world.bucket).value(), 0, BestKernels(), OneThread());
+  for (bool done = false; !done;) {
+    const auto step = verifier.Step();
+    ASSERT_TRUE(step.ok()) << step.error().message();
+    done = step.value();
+  }
+  for (const std::string& damage : verifier.report().damage) ADD_FAILURE() << damage;
+}
+
+RankOptions Hurried() {
+  RankOptions options;
+  options.deadline = std::chrono::seconds(10);
+  return options;
+}
+
+class RankPublisherTest : public ::testing::TestWithParam<std::uint64_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, RankPublisherTest, ::testing::Values(1, 2, 3, 4, 7));
+
+TEST_P(RankPublisherTest, VersionsAreExact) {
+  World world;
+  Group group(world, GetParam());
+  Model model = SmallModel(1);
+  for (Version v = 0; v < 4; ++v) {
+    const auto tickets = group.PublishAll(model, v);
+    group.WorkUntilIdle();
+    ExpectStage(tickets, TicketStage::kCommitted);
+    EXPECT_EQ(tickets[0]->version, v);
+    EXPECT_EQ(tickets[0]->changed, Newest(world)->record.changed) << "of all ranks";
+    EXPECT_EQ(tickets[0]->bytes, Newest(world)->record.OwnDeltaBytes());
+    ExpectVersion(world, v, model);
+    model = Trained(model, v);
+  }
+  ExpectVerified(world);
+  EXPECT_TRUE(group.board().empty()) << group.board().begin()->first << " is left on the board";
+  EXPECT_EQ(Newest(world)->record.read, std::vector<std::string>{"pieces"});
+}
+
+TEST_P(RankPublisherTest, CallsDoNotWaitForEachOther) {
+  World world;
+  Group group(world, GetParam());
+  std::vector<Model> models = {SmallModel(1)};
+  for (Version v = 0; v < 5; ++v) {
+    group.PublishAll(models.back(), v);
+    group.Round();
+    models.push_back(Trained(models.back(), v));
+  }
+  group.WorkUntilIdle();
+  for (Version v = 0; v < 5; ++v) ExpectVersion(world, v, models[v]);
+}
+
+TEST_P(RankPublisherTest, GoesOnWithAnotherNumberOfRanks) {
+  World world;
+  Model model = SmallModel(1);
+  Version v = 0;
+  for (const std::uint64_t ranks : {GetParam(), std::uint64_t{4}, std::uint64_t{1}, GetParam()}) {
+    Group group(world, ranks);
+    for (int i = 0; i < 2; ++i, ++v) {
+      model = Trained(model, v);
+      const auto tickets = group.PublishAll(model, v);
+      group.WorkUntilIdle();
+      ExpectStage(tickets, TicketStage::kCommitted);
+      ExpectVersion(world, v, model);
+    }
+  }
+  EXPECT_EQ(Newest(world)->record.chain, 0U) << "no restart made a rebase";
+  // And with the publisher of a single process.
+  testing::Process process(world);
+  ASSERT_TRUE(process.Open().ok());
+  model = Trained(model, v);
+  process.MustPublish(model, v);
+  process.WorkUntilIdle();
+  ExpectVersion(world, v, model);
+  EXPECT_EQ(Newest(world)->record.chain, 0U);
+}
+
+TEST_P(RankPublisherTest, TheSameStateIsNoNewVersionUnlessTheStepIs) {
+  World world;
+  Model model = SmallModel(1);
+  {
+    Group group(world, GetParam());
+    group.PublishAll(model, 7);
+    group.WorkUntilIdle();
+  }
+  Group group(world, GetParam());
+  const auto again = group.PublishAll(model, 7);
+  const auto next = group.PublishAll(Trained(model, 1), 8);  // made before the verdict on the other
+  group.WorkUntilIdle();
+  ExpectStage(again, TicketStage::kAlreadyPublished);
+  EXPECT_EQ(again[0]->version, 0U);
+  ExpectStage(next, TicketStage::kCommitted);
+  EXPECT_EQ(next[0]->version, 1U);
+  const auto other_step = group.PublishAll(Trained(model, 1), 9);
+  group.WorkUntilIdle();
+  ExpectStage(other_step, TicketStage::kCommitted);
+  EXPECT_TRUE(Newest(world)->record.delta->empty());
+  ExpectVersion(world, 2, Trained(model, 1));
+}
+
+TEST_P(RankPublisherTest, AnchorsAreMadeOfPieces) {
+  World world;
+  RankOptions options;
+  options.anchor_every = 2;
+  options.anchor_percent = 0;
+  Group group(world, GetParam(), options);
+  Model model = SmallModel(1);
+  for (Version v = 0; v < 6; ++v) {
+    group.PublishAll(model, v);
+    group.WorkUntilIdle();
+    model = Trained(model, v);
+  }
+  const auto names = Anchors(world);
+  ASSERT_EQ(names.size(), 3U);
+  EXPECT_EQ(names[1].version, 2U);
+  EXPECT_EQ(names[2].version, 4U);
+  ExpectVerified(world);
+  // The deltas are gone: only the anchors lead there.
+  RemoveDeltas(world);
+  ExpectVersion(world, 4, Trained(Trained(Trained(Trained(SmallModel(1), 0), 1), 2), 3));
+}
+
+TEST_P(RankPublisherTest, AnotherLayoutIsARebase) {
+  World world;
+  Group group(world, GetParam());
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  const Model other = WithOtherLayout(model);
+  EXPECT_EQ(group.Publish(0, other, 1).error().message(), "wait") << "the version before is still read from the base";
+  group.WorkUntilIdle();
+  const auto tickets = group.PublishAll(other, 1);
+  const Model last = [&] {
+    Model trained = other;
+    trained["norm"][3] ^= 1;
+    return trained;
+  }();
+  group.PublishAll(last, 2);
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kCommitted);
+  ExpectVersion(world, 1, other);
+  ExpectVersion(world, 2, last);
+  EXPECT_EQ(Newest(world)->record.chain, 1U);
+}
+
+TEST(RankPublisherTrouble, ARankThatMeansAnotherStep) {
+  World world;
+  Group group(world, 3);
+  Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  const Model next = Trained(model, 1);
+  std::vector<Ticket> tickets;
+  for (std::uint64_t rank = 0; rank < 3; ++rank)
+    tickets.push_back(group.Publish(rank, next, rank == 2 ? 5 : 1).value());
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kFailed);
+  for (const Ticket& ticket : tickets) {
+    EXPECT_NE(ticket->error->message().find("rank 2 and rank 0 disagree about the step: 5 there, 1 here"),
+              std::string::npos)
+        << ticket->error->message();
+  }
+  EXPECT_EQ(Newest(world)->record.version, 0U);
+  const Model after = Trained(next, 2);
+  ExpectStage(
+      [&] {
+        auto all = group.PublishAll(after, 2);
+        group.WorkUntilIdle();
+        return all;
+      }(),
+      TicketStage::kCommitted);
+  ExpectVersion(world, 1, after);
+}
+
+TEST(RankPublisherTrouble, RanksThatAreACallApartComeTogetherAgain) {
+  World world;
+  Group group(world, 2);
+  Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  // Rank 1 has two calls on their way when it hears that the first has failed, rank 0 has one.
+  std::vector<Ticket> lost = {group.Publish(1, Trained(model, 1), 1).value(),
+                              group.Publish(1, Trained(model, 2), 2).value()};
+  lost.push_back(group.Publish(0, Trained(model, 1), 99).value());
+  group.Work();
+  // From now on rank 0 is a call behind. Whoever has a call on its way is told to wait; so they meet.
+  lost.push_back(group.Publish(0, Trained(model, 2), 2).value());
+  EXPECT_TRUE(group[0].Admit().full);
+  group.WorkUntilIdle();
+  ExpectStage(lost, TicketStage::kFailed);
+  const auto tickets = group.PublishAll(Trained(model, 3), 3);
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kCommitted);
+  ExpectVersion(world, 1, Trained(model, 3));
+  EXPECT_FALSE(group[1].Admit().full);
+}
+
+TEST(RankPublisherTrouble, ACallThatMadeNothingSpoilsNothing) {
+  World world;
+  Group group(world, 2);
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  const Ticket first = group.Publish(0, Trained(model, 1), 1).value();
+  group[1].Refuse(1, {ErrorCode::kInvalidArgument, "the model is not there"});
+  const Ticket next = group.Publish(1, Trained(model, 2), 2).value();  // before it hears of the verdict
+  group.Work();
+  EXPECT_EQ(first->error->message(), "nothing was published by call 1 of publish: rank 1: the model is not there");
+  const Ticket other = group.Publish(0, Trained(model, 2), 2).value();
+  group.WorkUntilIdle();
+  ExpectStage({first}, TicketStage::kFailed);
+  ExpectStage({next, other}, TicketStage::kCommitted);
+  ExpectVersion(world, 1, Trained(model, 2));
+}
+
+TEST(RankPublisherTrouble, ARankWithAnotherLayout) {
+  World world;
+  Group group(world, 2);
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  const Ticket first = group.Publish(0, Trained(model, 1), 1).value();
+  const Ticket second = group.Publish(1, WithOtherLayout(model), 1).value();
+  group.WorkUntilIdle();
+  ExpectStage({first, second}, TicketStage::kFailed);
+  EXPECT_NE(first->error->message().find("disagree about the names"), std::string::npos) << first->error->message();
+  const auto tickets = group.PublishAll(Trained(model, 2), 2);
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kCommitted);
+  ExpectVersion(world, 1, Trained(model, 2));
+}
+
+TEST(RankPublisherTrouble, ShardsThatDoNotCoverTheState) {
+  World world;
+  Group group(world, 2);
+  const Model model = SmallModel(1);
+  std::vector<Ticket> tickets;
+  for (std::uint64_t rank = 0; rank < 2; ++rank) {
+    // Both think that they are rank 0.
+    const Holding holding = Hold(model, 0, 2);
+    auto draft = group[rank].Make(holding.Bits(), 0, group[rank].Admit());
+    ASSERT_TRUE(draft.ok());
+    tickets.push_back(group[rank].Enqueue(*std::move(draft).value()));
+  }
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kFailed);
+  EXPECT_NE(tickets[1]->error->message().find("do not cover it exactly once"), std::string::npos)
+      << tickets[1]->error->message();
+  EXPECT_FALSE(Newest(world).has_value());
+}
+
+TEST(RankPublisherTrouble, ASilentRankIsWaitedForUpToTheDeadline) {
+  World world;
+  Group group(world, 3, Hurried());
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  group.Silence(1);
+  const Ticket first = group.Publish(0, Trained(model, 1), 1).value();
+  const Ticket third = group.Publish(2, Trained(model, 1), 1).value();
+  const auto begin = world.clock.Monotonic();
+  group.WorkUntilIdle();
+  ExpectStage({first, third}, TicketStage::kFailed);
+  EXPECT_LE(*first->times[static_cast<std::size_t>(TicketStage::kFailed)] - begin, std::chrono::seconds(10));
+  EXPECT_NE(third->error->message().find("nothing was heard of rank 1"), std::string::npos) << third->error->message();
+  EXPECT_EQ(Newest(world)->record.version, 0U);
+  // It was only slow: its call of then comes, and all go on together.
+  group.Wake(1);
+  const auto late = group.Publish(1, Trained(model, 1), 1);
+  ASSERT_TRUE(late.ok());
+  group.WorkUntilIdle();
+  ExpectStage({late.value()}, TicketStage::kFailed);
+  const auto tickets = group.PublishAll(Trained(model, 2), 2);
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kCommitted);
+  ExpectVersion(world, 1, Trained(model, 2));
+}
+
+TEST(RankPublisherTrouble, WithoutRank0TheOthersSaySo) {
+  World world;
+  Group group(world, 3, Hurried());
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  group.Silence(0);
+  const Ticket second = group.Publish(1, Trained(model, 1), 1).value();
+  const Ticket third = group.Publish(2, Trained(model, 1), 1).value();
+  for (int i = 0; i < 12; ++i) {
+    group.Work();
+    world.clock.Advance(std::chrono::seconds(1));
+  }
+  group.Work();
+  ExpectStage({second, third}, TicketStage::kFailed);
+  EXPECT_NE(second->error->message().find("rank 0 has not said within 10 s"), std::string::npos)
+      << second->error->message();
+  EXPECT_FALSE(group.Publish(1, Trained(model, 2), 2).ok());
+  // Rank 0 was only slow. Its call makes the version, of which the others had their part.
+  group.Wake(0);
+  const Ticket first = group.Publish(0, Trained(model, 1), 1).value();
+  group.WorkUntilIdle();
+  ExpectStage({first}, TicketStage::kCommitted);
+  ExpectVersion(world, 1, Trained(model, 1));
+  // Call 2 was refused by rank 1; after it all go on.
+  ASSERT_TRUE(group.Publish(0, Trained(model, 2), 2).ok());
+  ASSERT_TRUE(group.Publish(2, Trained(model, 2), 2).ok());
+  group.WorkUntilIdle();
+  EXPECT_EQ(Newest(world)->record.version, 1U);
+  const auto tickets = group.PublishAll(Trained(model, 3), 3);
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kCommitted);
+  ExpectVersion(world, 2, Trained(model, 3));
+}
+
+TEST(RankPublisherTrouble, OneRanksStoreFails) {
+  World world;
+  bool fails = false;
+  const auto hook = [&](std::string_view request, std::string_view key) {
+    return fails && request == "put" && key.starts_with("deltas/") ? SimStore::Fate::kUnavailable
+                                                                   : SimStore::Fate::kGoOn;
+  };
+  Group group(world, 3, Hurried(), {{1, hook}});
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  fails = true;
+  const auto lost = group.PublishAll(Trained(model, 1), 1);
+  const auto after = group.PublishAll(Trained(model, 2), 2);  // made from the one that will fail
+  group.WorkUntilIdle();
+  ExpectStage(lost, TicketStage::kFailed);
+  ExpectStage(after, TicketStage::kFailed);
+  EXPECT_NE(lost[2]->error->message().find("rank 1: cannot upload a part of version 1"), std::string::npos)
+      << lost[2]->error->message();
+  EXPECT_EQ(Newest(world)->record.version, 0U);
+  fails = false;
+  const auto tickets = group.PublishAll(Trained(model, 3), 3);
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kCommitted);
+  ExpectVersion(world, 1, Trained(model, 3));
+}
+
+TEST(RankPublisherTrouble, ALostAnswerToTheRecordIsAskedForAgain) {
+  World world;
+  int troubles = 0;
+  const auto hook = [&](std::string_view request, std::string_view key) {
+    if (key != RecordKey(1) || troubles == 8) return SimStore::Fate::kGoOn;
+    ++troubles;
+    return request == "put if absent" && troubles == 2 ? SimStore::Fate::kLostAfter : SimStore::Fate::kUnavailable;
+  };
+  Group group(world, 2, Hurried(), {{0, hook}});
+  troubles = 8;
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  troubles = 0;
+  const auto tickets = group.PublishAll(Trained(model, 1), 1);
+  const auto next = group.PublishAll(Trained(model, 2), 2);
+  group.WorkUntilIdle();
+  EXPECT_EQ(troubles, 8);
+  // Whatever the tickets of those say who could not wait: the version is there, once, and all go on from it.
+  ExpectVersion(world, 1, Trained(model, 1));
+  const auto last = group.PublishAll(Trained(model, 3), 3);
+  group.WorkUntilIdle();
+  ExpectStage(last, TicketStage::kCommitted);
+  EXPECT_EQ(tickets[0]->version, 1U);
+  ExpectVersion(world, Newest(world)->record.version, Trained(model, 3));
+}
+
+TEST(RankPublisherTrouble, AnotherWriterStopsAllRanks) {
+  World world;
+  Group group(world, 2);
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  testing::Process other(world);
+  ASSERT_TRUE(other.Open().ok());
+  other.MustPublish(Trained(model, 9), 9);
+  other.WorkUntilIdle();
+  const auto tickets = group.PublishAll(Trained(model, 1), 1);
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kFailed);
+  for (std::uint64_t rank = 0; rank < 2; ++rank) {
+    const auto refused = group.Publish(rank, Trained(model, 2), 2);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code(), ErrorCode::kMismatch);
+  }
+  ExpectVersion(world, 1, Trained(model, 9));
+}
+
+TEST(RankPublisherTrouble, ABaseThatCannotBeHadMakesARebase) {
+  World world;
+  const Model model = SmallModel(1);
+  {
+    Group group(world, 2);
+    group.PublishAll(model, 0);
+    group.PublishAll(Trained(model, 1), 1);
+    group.WorkUntilIdle();
+  }
+  RemoveDeltas(world);
+  Group group(world, 3);
+  const auto lost = group.PublishAll(Trained(model, 2), 2);
+  group.WorkUntilIdle();
+  ExpectStage(lost, TicketStage::kFailed);
+  const auto tickets = group.PublishAll(Trained(model, 3), 3);
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kCommitted);
+  EXPECT_FALSE(Newest(world)->record.delta.has_value());
+  ExpectVersion(world, 2, Trained(model, 3));
+  const auto next = group.PublishAll(Trained(model, 4), 4);
+  group.WorkUntilIdle();
+  ExpectStage(next, TicketStage::kCommitted);
+  ExpectVersion(world, 3, Trained(model, 4));
+}
+
+// A rank dies before each of its effects on the bucket in turn. The others come to an end, and whoever starts again
+// goes on from versions that are whole.
+TEST(RankPublisherTrouble, ARankThatDiesAnywhere) {
+  for (const std::uint64_t dying : {0, 1}) {
+    bool survived = false;
+    for (std::uint64_t die_at = 0; !survived; ++die_at) {
+      SCOPED_TRACE(::testing::Message() << "rank " << dying << " dies before effect " << die_at);
+      World world;
+      std::vector<Model> models = {SmallModel(1)};
+      for (Version v = 0; v < 3; ++v) models.push_back(Trained(models.back(), v));
+      {
+        RankOptions options = Hurried();
+        options.anchor_every = 2;
+        options.anchor_percent = 0;
+        std::uint64_t effects = 0;
+        bool started = false;
+        bool dead = false;
+        const auto hook = [&](std::string_view, std::string_view) {
+          dead = dead || (started && effects++ == die_at);
+          return dead ? SimStore::Fate::kDie : SimStore::Fate::kGoOn;
+        };
+        Group group(world, 2, options, {{dying, hook}});
+        started = true;
+        for (Version v = 0; v < 3 && !dead; ++v) {
+          for (std::uint64_t rank = 0; rank < 2; ++rank) static_cast<void>(group.Publish(rank, models[v], v));
+          for (int i = 0; i < 40; ++i) {
+            while (group.Round()) {
+              if (dead) group.Silence(dying);
+            }
+            if (dead) group.Silence(dying);
+            world.clock.Advance(std::chrono::seconds(1));
+          }
+        }
+        survived = !dead;
+      }
+      const auto newest = Newest(world);
+      const Version next = newest.has_value() ? newest->record.version + 1 : 0;
+      if (newest.has_value()) ExpectVersion(world, newest->record.version, models[newest->record.version]);
+      Group group(world, 3);
+      const auto tickets = group.PublishAll(models[3], 100);
+      group.WorkUntilIdle();
+      ExpectStage(tickets, TicketStage::kCommitted);
+      ExpectVersion(world, next, models[3]);
+      ExpectVerified(world);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(RankPublisherTrouble, AnAnchorThatOneRankCannotWriteIsGivenUp) {
+  World world;
+  bool fails = false;
+  const auto hook = [&](std::string_view, std::string_view key) {
+    return fails && key.find("/pieces/") != std::string_view::npos ? SimStore::Fate::kUnavailable
+                                                                   : SimStore::Fate::kGoOn;
+  };
+  RankOptions options = Hurried();
+  options.anchor_every = 2;
+  options.anchor_percent = 0;
+  Group group(world, 2, options, {{1, hook}});
+  Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  fails = true;
+  for (Version v = 1; v < 4; ++v) {
+    model = Trained(model, v);
+    const auto tickets = group.PublishAll(model, v);
+    group.WorkUntilIdle();
+    ExpectStage(tickets, TicketStage::kCommitted);
+  }
+  EXPECT_TRUE(group[0].status().pipeline.anchor_error.has_value());
+  EXPECT_EQ(Anchors(world).size(), 1U);
+  fails = false;
+  model = Trained(model, 4);
+  group.PublishAll(model, 4);
+  group.WorkUntilIdle();
+  EXPECT_EQ(Anchors(world).size(), 2U);
+  ExpectVerified(world);
+}
+
+}  // namespace
+}  // namespace weightwire
