@@ -28,6 +28,12 @@ TensorSpec ToSpec(const nb::handle& tensor) {
   return spec;
 }
 
+Aliases ToAliases(const nb::dict& aliases) {
+  Aliases ties;
+  for (const auto& [alias, name] : aliases) ties[nb::cast<std::string>(alias)] = nb::cast<std::string>(name);
+  return ties;
+}
+
 }  // namespace
 
 PublishedState ToStateBits(const nb::list& tensors, const nb::dict& aliases) {
@@ -50,14 +56,18 @@ PublishedState ToStateBits(const nb::list& tensors, const nb::dict& aliases) {
     }
     specs.push_back(std::move(spec));
   }
-  Aliases ties;
-  for (const auto& [alias, name] : aliases) ties[nb::cast<std::string>(alias)] = nb::cast<std::string>(name);
-  state.bits.layout = std::make_shared<const Layout>(ValueOrRaise(Layout::Make(std::move(specs), std::move(ties))));
+  state.bits.layout = std::make_shared<const Layout>(ValueOrRaise(Layout::Make(std::move(specs), ToAliases(aliases))));
   for (const TensorSpec& spec : state.bits.layout->tensors()) {
     state.bits.tensors.push_back(bytes.at(spec.name));
     state.bits.readers.push_back(readers.at(spec.name));
   }
   return state;
+}
+
+Layout ToLayout(const nb::list& tensors, const nb::dict& aliases) {
+  std::vector<TensorSpec> specs;
+  for (const nb::handle tensor : tensors) specs.push_back(ToSpec(tensor));
+  return ValueOrRaise(Layout::Make(std::move(specs), ToAliases(aliases)));
 }
 
 TargetArrays ToTargetArrays(const nb::list& tensors) {

@@ -27,6 +27,9 @@ struct PublishedState {
 };
 PublishedState ToStateBits(const nanobind::list& tensors, const nanobind::dict& aliases);
 
+// A list of (name, dtype, shape, …), and {alias: kept name}.
+Layout ToLayout(const nanobind::list& tensors, const nanobind::dict& aliases);
+
 struct TargetArrays {
   std::vector<TargetArray> arrays;
   std::vector<WriteBytes> kept;

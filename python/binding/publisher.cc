@@ -1,4 +1,4 @@
-// _core.Publisher and _core.Ticket: thin over runner/publisher_runner.h.
+// _core.Publisher: thin over runner/publisher_runner.h.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -14,6 +14,7 @@
 #include "binding.h"
 #include "errors.h"
 #include "machine.h"
+#include "publishing.h"
 #include "runner/init_run.h"
 #include "runner/publisher_runner.h"
 
@@ -21,32 +22,6 @@ namespace nb = nanobind;
 
 namespace weightwire::python {
 namespace {
-
-using std::chrono::nanoseconds;
-
-// Between two looks whether the user wants to interrupt.
-constexpr nanoseconds kPatience = std::chrono::milliseconds(50);
-
-std::optional<nanoseconds> ToDuration(std::optional<double> seconds) {
-  if (!seconds.has_value()) return std::nullopt;
-  constexpr double kLongest = 1e9;
-  return std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(std::clamp(*seconds, 0.0, kLongest)));
-}
-
-// Calls done(slice) until it says true or the time is up; without the GIL, and open to Ctrl-C.
-template <typename Done>
-bool WaitUntil(std::optional<double> timeout, Done&& done) {
-  const nb::gil_scoped_release release;
-  const auto limit = ToDuration(timeout);
-  const auto start = std::chrono::steady_clock::now();
-  while (true) {
-    nanoseconds slice = kPatience;
-    if (limit.has_value()) slice = std::min(slice, *limit - (std::chrono::steady_clock::now() - start));
-    if (done(std::max(slice, nanoseconds(0)))) return true;
-    if (limit.has_value() && std::chrono::steady_clock::now() - start >= *limit) return false;
-    CheckSignals();
-  }
-}
 
 // What a publisher needs, in the order in which it is destroyed, last first.
 struct Session {
@@ -57,46 +32,6 @@ struct Session {
   ~Session() {
     if (store.machine != nullptr) store.machine->sleeper.Stop();
   }
-};
-
-nb::dict ToDict(const TicketStatus& status) {
-  nb::dict dict;
-  dict["stage"] = std::string(NameOf(status.stage));
-  dict["version"] = OrNone(status.version);
-  dict["step"] = status.step;
-  dict["bytes"] = status.bytes;
-  dict["changed"] = status.changed;
-  nb::dict times;
-  const auto queued = status.times[static_cast<std::size_t>(TicketStage::kQueued)];
-  for (std::size_t i = 0; i < status.times.size(); ++i) {
-    if (!status.times[i].has_value() || !queued.has_value()) continue;
-    const std::string name(NameOf(static_cast<TicketStage>(i)));
-    times[name.c_str()] = std::chrono::duration<double>(*status.times[i] - *queued).count();
-  }
-  dict["seconds"] = times;
-  dict["error"] = OrNone(status.error);
-  return dict;
-}
-
-class PyTicket {
- public:
-  PyTicket(std::shared_ptr<Session> session, Ticket ticket)
-      : session_(std::move(session)), ticket_(std::move(ticket)) {}
-
-  [[nodiscard]] nb::dict Look() const { return ToDict(session_->runner->Look(ticket_)); }
-
-  // Whether it came to an end in time; raises if it failed.
-  bool Wait(std::optional<double> timeout) const {
-    const bool ended =
-        WaitUntil(timeout, [&](nanoseconds slice) { return session_->runner->Wait(ticket_, slice).IsFinal(); });
-    const TicketStatus status = session_->runner->Look(ticket_);
-    if (status.stage == TicketStage::kFailed && status.error.has_value()) Raise(*status.error);
-    return ended;
-  }
-
- private:
-  std::shared_ptr<Session> session_;
-  Ticket ticket_;
 };
 
 class PyPublisher {
@@ -127,7 +62,7 @@ class PyPublisher {
     PublisherRunner& runner = Runner();
     WaitUntil(std::nullopt, [&](nanoseconds slice) { return runner.WaitForRoom(slice); });
     const nb::gil_scoped_release release;
-    return {session_, ValueOrRaise(runner.Publish(state.bits, step))};
+    return TicketOf(session_, ValueOrRaise(runner.Publish(state.bits, step)));
   }
 
   bool Drain(std::optional<double> timeout) {
@@ -146,24 +81,8 @@ class PyPublisher {
   }
 
   [[nodiscard]] nb::dict Describe() const {
-    const PublisherStatus status = session_->runner->status();
-    const PipelineStatus& pipeline = status.pipeline;
-    nb::dict dict;
-    dict["committed"] = OrNone(pipeline.committed);
-    dict["versions_waiting"] = pipeline.versions_waiting;
-    dict["bytes_waiting"] = pipeline.bytes_waiting;
-    dict["anchor_in_work"] = OrNone(pipeline.anchor_in_work);
-    dict["newest_anchor"] =
-        pipeline.newest_anchor.has_value() ? nb::object(nb::int_(pipeline.newest_anchor->name.version)) : nb::none();
-    dict["last_error"] = OrNone(pipeline.last_error);
-    dict["stopped"] = OrNone(pipeline.stopped);
-    dict["anchor_error"] = OrNone(pipeline.anchor_error);
-    nb::list warnings;
-    for (const std::string& warning : status.warnings) warnings.append(warning);
-    dict["warnings"] = warnings;
-    const TraceCounts counts = session_->store.counts->Counts();
-    dict["bytes_sent"] = counts.sent_bytes;
-    dict["bytes_received"] = counts.received_bytes;
+    nb::dict dict = ToDict(session_->runner->status());
+    AddCounts(dict, session_->store);
     return dict;
   }
 
@@ -205,9 +124,7 @@ class PyPublisher {
 }  // namespace
 
 void BindPublisher(nb::module_& module) {
-  nb::class_<PyTicket>(module, "Ticket")
-      .def("look", &PyTicket::Look)
-      .def("wait", &PyTicket::Wait, nb::arg("timeout").none());
+  BindTicket(module);
   nb::class_<PyPublisher>(module, "Publisher")
       .def(nb::init<const std::string&, const nb::dict&>())
       .def("publish", &PyPublisher::Publish)

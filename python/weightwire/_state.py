@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from weightwire._arrays import bits_of, is_torch_tensor, named_dtype
 from weightwire._lora import Lora, adapter_tensors, is_peft, merged_tensors
 from weightwire._published import Fp8, Item, Lazy, fp8_items, item_of
+from weightwire._shards import local_of, whole_of
 from weightwire.errors import InvalidArgumentError
 
 
@@ -44,6 +45,7 @@ def _ties(tensors: Mapping[str, Any], second_names: list[re.Pattern[str]]) -> di
     """Second names of tensors that are the same memory."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
+        tensor = local_of(tensor)
         if is_torch_tensor(tensor) and tensor.numel() > 0 and tensor.device.type != "meta":
             place = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
             groups.setdefault(place, []).append(name)
@@ -92,20 +94,27 @@ def linear_names(model: Any, tensors: Mapping[str, Any]) -> set[str]:
     return {name for name in matrices if name.removesuffix(".weight") in layers}
 
 
-def state_of(model: Any, dtype: Any, lora: Lora = "adapter") -> State:
-    """`dtype`: what floating-point tensors are rounded to, as torch does, or an Fp8; None leaves them."""
-    tensors, aliases = tensors_of(model, lora)
+def items_of(tensors: Mapping[str, Any], dtype: Any, linear: set[str]) -> list[Item]:
+    """`dtype`: what floating-point tensors are rounded to, as torch does, or an Fp8; None leaves them. `linear`: the
+    names that an Fp8 makes fp8."""
     if not isinstance(dtype, Fp8):
         to = None if dtype is None else named_dtype(dtype)
-        return State([item_of(name, tensor, to) for name, tensor in tensors.items()], aliases)
-    linear = linear_names(model, tensors)
+        return [item_of(name, tensor, to) for name, tensor in tensors.items()]
     items: list[Item] = []
     for name, tensor in tensors.items():
         if dtype.quantizes(name, name in linear):
             items += fp8_items(name, tensor, dtype)
         else:
             items.append(item_of(name, tensor, named_dtype(dtype.rest)))
-    return State(items, aliases)
+    return items
+
+
+def state_of(model: Any, dtype: Any, lora: Lora = "adapter") -> State:
+    """All of a model, for the core."""
+    tensors, aliases = tensors_of(model, lora)
+    linear = linear_names(model, tensors) if isinstance(dtype, Fp8) else set()
+    tensors = {name: whole_of(name, tensor) for name, tensor in tensors.items()}
+    return State(items_of(tensors, dtype, linear), aliases)
 
 
 def target_of(target: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...], Any]]:

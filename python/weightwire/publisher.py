@@ -15,6 +15,7 @@ from typing import Any, Literal
 from weightwire import _core
 from weightwire._carried import write_carried
 from weightwire._lora import Lora, is_peft
+from weightwire._ranks import Ranks, is_distributed
 from weightwire._state import state_of, unwrap
 from weightwire.errors import InvalidArgumentError, WaitTimeout
 
@@ -135,6 +136,9 @@ class Publisher:
     when_full       what to do when `spool_versions` versions wait to be sent: "wait" for room, or "skip": the next
                     version covers both steps
     single_writer   go on where the store cannot keep two publishers apart
+    distributed     publish from all ranks of torch.distributed together, each its own shards; by default if there is a
+                    process group of several ranks. All ranks make the publisher, and call publish equally often
+    rank_timeout    seconds that a rank may be silent before the others give a call of publish up
     """
 
     def __init__(
@@ -156,6 +160,8 @@ class Publisher:
         drop_lost_versions: bool = False,
         threads: int = 0,
         bytes_per_second: int = 0,
+        distributed: bool | None = None,
+        rank_timeout: float = 600,
     ) -> None:
         if base not in ("memory", "file") or when_full not in ("wait", "skip"):
             raise InvalidArgumentError('base is "memory" or "file", and when_full is "wait" or "skip"')
@@ -167,27 +173,36 @@ class Publisher:
         self._dtype = dtype
         self._lora = lora
         self._step = -1
+        many = is_distributed() if distributed is None else distributed
+        if many and not is_distributed():
+            raise InvalidArgumentError("distributed=True takes a process group of torch.distributed of several ranks")
+        if many and (state is not None or when_full == "skip"):
+            raise InvalidArgumentError('with several ranks there is no state= directory, and no when_full="skip"')
         # Every anchor reads them anew, so they stay as long as the publisher.
         self._carried = tempfile.TemporaryDirectory(prefix="weightwire-")
         if carry is None:
             carry = write_carried(model, tokenizer, dtype, lora, Path(self._carried.name))
-        self._core = _core.Publisher(
-            os.fspath(run),
-            {
-                "anchor_every": anchor_every,
-                "anchor_percent": anchor_percent,
-                "spool_versions": spool_versions,
-                "skip_when_full": when_full == "skip",
-                "state": None if state is None else os.fspath(state),
-                "base_in_file": base == "file",
-                "carried": None if carry is None else os.fspath(carry),
-                "adapter": lora == "adapter" and is_peft(unwrap(model)),
-                "single_writer": single_writer,
-                "drop_lost_versions": drop_lost_versions,
-                "threads": threads,
-                "bytes_per_second": bytes_per_second,
-            },
-        )
+        options = {
+            "anchor_every": anchor_every,
+            "anchor_percent": anchor_percent,
+            "spool_versions": spool_versions,
+            "skip_when_full": when_full == "skip",
+            "state": None if state is None else os.fspath(state),
+            "base_in_file": base == "file",
+            "carried": None if carry is None else os.fspath(carry),
+            "adapter": lora == "adapter" and is_peft(unwrap(model)),
+            "single_writer": single_writer,
+            "drop_lost_versions": drop_lost_versions,
+            "threads": threads,
+            "bytes_per_second": bytes_per_second,
+        }
+        self._ranks: Ranks | None = None
+        self._core: _core.Publisher | _core.RankPublisher
+        if many:
+            self._ranks = Ranks(os.fspath(run), model, dtype, lora, options, rank_timeout)
+            self._core = self._ranks.core
+        else:
+            self._core = _core.Publisher(os.fspath(run), options)
         for warning in self.stats.warnings:
             _log.warning(warning)
 
@@ -201,6 +216,9 @@ class Publisher:
         if model is None:
             raise InvalidArgumentError("nothing to publish: the publisher was made without a model")
         self._step = self._step + 1 if step is None else step
+        if self._ranks is not None:
+            return Ticket(self._ranks.publish(model, self._step))
+        assert isinstance(self._core, _core.Publisher)
         state = state_of(model, self._dtype, self._lora)
         return Ticket(self._core.publish(state.tensors, state.aliases, self._step))
 
@@ -226,6 +244,8 @@ class Publisher:
 
     def close(self) -> None:
         """Ends at once. What has not been sent is in the state directory, if there is one, else lost: drain first."""
+        if self._ranks is not None:
+            self._ranks.close()
         self._core.close()
         self._carried.cleanup()
 

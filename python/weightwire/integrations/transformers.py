@@ -20,8 +20,8 @@ class PublishCallback(TrainerCallback):
         trainer = Trainer(model, arguments, callbacks=[PublishCallback("s3://bucket/run", dtype=torch.bfloat16)])
 
     A training that goes on from a checkpoint goes on with the same chain of versions: the next version is exact,
-    whatever the model holds. Only the main process publishes; the model must be whole there (data parallel). Keyword
-    arguments are those of `weightwire.Publisher`.
+    whatever the model holds. With several ranks, each publishes its own shards. Keyword arguments are those of
+    `weightwire.Publisher`; with `distributed=False` only the main process publishes, and the model must be whole there.
     """
 
     def __init__(self, run: str | os.PathLike[str], *, every: int = 1, **options: Any) -> None:
@@ -41,7 +41,7 @@ class PublishCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        if not state.is_world_process_zero:
+        if self._options.get("distributed") is False and not state.is_world_process_zero:
             return
         options = {"tokenizer": kwargs.get("processing_class"), **self._options}
         self._publisher = Publisher(self._run, model, **options)

@@ -89,7 +89,12 @@ class WeightTransfer:
         self._publisher = Publisher(
             self._run,
             base,
-            **{"dtype": self._dtype, "tokenizer": self._trainer.processing_class, **self._options},
+            **{
+                "dtype": self._dtype,
+                "tokenizer": self._trainer.processing_class,
+                "distributed": False,  # TRL puts the weights together, and calls the main process alone
+                **self._options,
+            },
         )
         self._costs = PublishLog(sum(parameter.numel() for parameter in base.parameters()))
 

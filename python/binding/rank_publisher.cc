@@ -1,0 +1,197 @@
+// _core.RankPublisher: thin over runner/rank_runner.h. The board is Python's.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays.h"
+#include "binding.h"
+#include "errors.h"
+#include "machine.h"
+#include "publish/shards.h"
+#include "publishing.h"
+#include "runner/init_run.h"
+#include "runner/rank_runner.h"
+
+namespace nb = nanobind;
+
+namespace weightwire::python {
+namespace {
+
+// What a rank's publisher needs, in the order in which it is destroyed, last first.
+struct RankSession {
+  OpenedStore store;
+  std::optional<Run> run;
+  std::unique_ptr<RankRunner> runner;
+
+  ~RankSession() {
+    if (store.machine != nullptr) store.machine->sleeper.Stop();
+  }
+};
+
+// All tensors as (name, dtype, shape), and what this rank sends of them as (name, start, extent).
+std::shared_ptr<const Shards> ToShards(const nb::list& tensors, const nb::dict& aliases, const nb::list& boxes) {
+  auto layout = std::make_shared<const Layout>(ToLayout(tensors, aliases));
+  std::vector<Shard> shards;
+  for (const nb::handle box : boxes) {
+    const auto tensor = layout->Find(nb::cast<std::string>(box[0]));
+    if (!tensor.has_value()) Raise({ErrorCode::kInvalidArgument, "a shard is of a tensor that is not in the layout"});
+    shards.push_back(
+        {*tensor, Box{nb::cast<std::vector<std::uint64_t>>(box[1]), nb::cast<std::vector<std::uint64_t>>(box[2])}});
+  }
+  return ValueOrRaise(Shards::Make(std::move(layout), std::move(shards)));
+}
+
+class PyRankPublisher {
+ public:
+  PyRankPublisher(const std::string& url, const nb::dict& options, const nb::list& tensors, const nb::dict& aliases,
+                  const nb::list& boxes, const std::string& start)
+      : session_(std::make_shared<RankSession>()), shards_(ToShards(tensors, aliases, boxes)) {
+    const auto threads = nb::cast<std::size_t>(options["threads"]);
+    const auto rate = nb::cast<std::uint64_t>(options["bytes_per_second"]);
+    const auto single_writer = nb::cast<bool>(options["single_writer"]);
+    const auto carried = nb::cast<std::optional<std::string>>(options["carried"]);
+    RankOptions rank;
+    rank.rank = nb::cast<std::uint64_t>(options["rank"]);
+    rank.ranks = nb::cast<std::uint64_t>(options["ranks"]);
+    rank.deadline = ToDuration(nb::cast<double>(options["rank_timeout"])).value();
+    rank.anchor_every = nb::cast<std::uint64_t>(options["anchor_every"]);
+    rank.anchor_percent = nb::cast<std::uint64_t>(options["anchor_percent"]);
+    rank.max_versions = nb::cast<std::uint64_t>(options["spool_versions"]);
+    rank.anchor_files.adapter = nb::cast<bool>(options["adapter"]);
+    if (carried.has_value()) rank.carried_directory = *carried;
+    const nb::gil_scoped_release release;
+    OkOrRaise(Open(url, threads, rate, single_writer, std::move(rank), start));
+  }
+
+  [[nodiscard]] std::string Start() const { return session_->runner->start(); }
+
+  // The rank's own shards, by name.
+  PyTicket Publish(const nb::list& tensors, std::uint64_t step) {
+    PublishedState state = ToStateBits(tensors, nb::dict());
+    RankRunner& runner = Runner();
+    if (!(*state.bits.layout == *shards_->own())) {
+      Raise({ErrorCode::kInvalidArgument,
+             "the tensors, types or shards of this rank are others than when the publisher was made: make a new one"});
+    }
+    state.bits.shards = shards_;
+    WaitUntil(std::nullopt, [&](nanoseconds slice) { return runner.WaitForRoom(slice); });
+    const nb::gil_scoped_release release;
+    return TicketOf(session_, ValueOrRaise(runner.Publish(state.bits, step)));
+  }
+
+  void Refuse(std::uint64_t step, const std::string& why) {
+    const nb::gil_scoped_release release;
+    Runner().Refuse(step, {ErrorCode::kInvalidArgument, why});
+  }
+
+  bool Drain(std::optional<double> timeout) {
+    RankRunner& runner = Runner();
+    return WaitUntil(timeout, [&](nanoseconds slice) {
+      if (runner.Drain(slice)) return true;
+      const PublisherStatus status = runner.status();
+      if (const auto touch = runner.out_of_touch(); touch.has_value()) Raise(*touch);
+      return status.pipeline.stopped.has_value();
+    });
+  }
+
+  // (messages to put, keys of messages to deliver, keys to remove).
+  nb::tuple BoardWork(double at_most) {
+    RankRunner::BoardWork work;
+    {
+      const nb::gil_scoped_release release;
+      work = session_->runner->NextBoardWork(ToDuration(at_most).value());
+    }
+    nb::list outgoing;
+    for (const BoardMessage& message : work.outgoing) outgoing.append(nb::make_tuple(message.key, message.text));
+    nb::list wanted;
+    for (const std::string& key : work.wanted) wanted.append(key);
+    nb::list unneeded;
+    for (const std::string& key : work.unneeded) unneeded.append(key);
+    return nb::make_tuple(outgoing, wanted, unneeded);
+  }
+
+  void Deliver(const std::string& key, const std::string& text) {
+    const nb::gil_scoped_release release;
+    session_->runner->Deliver(key, text);
+  }
+
+  void LoseTouch(const std::string& why) {
+    const nb::gil_scoped_release release;
+    session_->runner->LoseTouch({ErrorCode::kUnavailable, why});
+  }
+
+  void Close() {
+    const nb::gil_scoped_release release;
+    if (closed_) return;
+    closed_ = true;
+    session_->store.machine->sleeper.Stop();
+    session_->runner->Stop();
+  }
+
+  [[nodiscard]] nb::dict Describe() const {
+    nb::dict dict = ToDict(session_->runner->status());
+    AddCounts(dict, session_->store);
+    return dict;
+  }
+
+  [[nodiscard]] std::string RunId() const { return ToHex(session_->run->wire().run); }
+
+ private:
+  Status Open(const std::string& url, std::size_t threads, std::uint64_t rate, bool single_writer, RankOptions options,
+              const std::string& start) {
+    WW_TRY(std::shared_ptr<Machine> machine, Machine::Make(threads));
+    WW_TRY(session_->store, OpenStoreFor(url, machine, rate));
+    if (options.rank == 0) {
+      WW_TRY(session_->run, InitRun(*session_->store.store, single_writer, nullptr));
+    } else {
+      WW_TRY(session_->run, Run::Open(*session_->store.store));
+    }
+    PublisherTools tools;
+    tools.clock = &machine->clock;
+    tools.random = &machine->random;
+    tools.files = &machine->files;
+    tools.kernels = machine->kernels;
+    tools.pool = machine->pool.get();
+    WW_TRY(session_->runner, RankRunner::Open(*session_->run, std::move(options), tools, start));
+    return Ok();
+  }
+
+  RankRunner& Runner() {
+    if (closed_) Raise({ErrorCode::kInvalidArgument, "the publisher is closed"});
+    return *session_->runner;
+  }
+
+  std::shared_ptr<RankSession> session_;
+  const std::shared_ptr<const Shards> shards_;
+  bool closed_ = false;
+};
+
+}  // namespace
+
+void BindRankPublisher(nb::module_& module) {
+  nb::class_<PyRankPublisher>(module, "RankPublisher")
+      .def(nb::init<const std::string&, const nb::dict&, const nb::list&, const nb::dict&, const nb::list&,
+                    const std::string&>())
+      .def("start", &PyRankPublisher::Start)
+      .def("publish", &PyRankPublisher::Publish)
+      .def("refuse", &PyRankPublisher::Refuse)
+      .def("board_work", &PyRankPublisher::BoardWork)
+      .def("deliver", &PyRankPublisher::Deliver)
+      .def("lose_touch", &PyRankPublisher::LoseTouch)
+      .def("drain", &PyRankPublisher::Drain, nb::arg("timeout").none())
+      .def("close", &PyRankPublisher::Close)
+      .def("status", &PyRankPublisher::Describe)
+      .def_prop_ro("run_id", &PyRankPublisher::RunId);
+}
+
+}  // namespace weightwire::python

@@ -1,0 +1,328 @@
+"""Publishing from several ranks of torch.distributed: each compares, encodes and uploads its own shards, and rank 0
+commits. Collectives are used in the constructor alone, which all ranks call together; afterwards the ranks talk over a
+TCPStore of their own, from a thread of their own."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import socket
+import sys
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+from weightwire import _core
+from weightwire._lora import Lora
+from weightwire._published import Fp8
+from weightwire._shards import Held, held_of
+from weightwire._state import items_of, linear_names, tensors_of
+from weightwire.errors import InvalidArgumentError, UnavailableError
+
+_BLOCK = 128
+_SHORTEST_PAUSE = 0.002
+_LONGEST_PAUSE = 0.05
+_IDLE_PAUSE = 0.5  # something to put ends it
+
+
+class Part(NamedTuple):
+    """A box of a tensor as it is published."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    start: tuple[int, ...]
+    extent: tuple[int, ...]
+
+
+class Announcement(NamedTuple):
+    """What a rank could send: by name of the model's tensor, what becomes of its box."""
+
+    host: str
+    parts: dict[str, list[Part]]
+    aliases: dict[str, str]
+    error: str | None = None
+
+
+class Plan(NamedTuple):
+    """Who sends what: the same on all ranks, but for the last two."""
+
+    layout: list[tuple[str, str, tuple[int, ...]]]
+    aliases: dict[str, str]
+    sources: set[str]
+    """The model's tensors that this rank sends its box of."""
+    boxes: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
+
+
+def is_distributed() -> bool:
+    """Whether there is a process group of several ranks."""
+    distributed = sys.modules.get("torch.distributed")
+    return (
+        distributed is not None
+        and distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
+def _scale_part(item: tuple[Any, ...], held: Held, name: str) -> Part:
+    """The scales of a box of an fp8 tensor: blocks must not be cut."""
+    for start, extent, size in zip(held.start, held.extent, held.shape, strict=True):
+        end = start + extent
+        if start % _BLOCK != 0 or (end % _BLOCK != 0 and end != size):
+            raise InvalidArgumentError(
+                f"'{name}' cannot be published as fp8: a rank holds {start} to {end} of {size} in one dimension, which "
+                f"cuts a block of {_BLOCK}; shard it at multiples of {_BLOCK}, or keep it as it is (Fp8(keep=...))"
+            )
+    return Part(
+        item[0],
+        item[1],
+        tuple(-(-size // _BLOCK) for size in held.shape),
+        tuple(start // _BLOCK for start in held.start),
+        tuple(item[2]),
+    )
+
+
+def parts_of(model: Any, dtype: Any, lora: Lora) -> tuple[dict[str, list[Part]], dict[str, str]]:
+    """What this rank could send of a model, and the model's aliases."""
+    tensors, aliases = tensors_of(model, lora)
+    linear = linear_names(model, tensors) if isinstance(dtype, Fp8) else set()
+    parts: dict[str, list[Part]] = {}
+    for name, tensor in tensors.items():
+        held = held_of(name, tensor)
+        if held is None:
+            continue
+        items = items_of({name: held.data}, dtype, linear)
+        parts[name] = [Part(items[0][0], items[0][1], held.shape, held.start, held.extent)]
+        parts[name] += [_scale_part(item, held, name) for item in items[1:]]
+    return parts, aliases
+
+
+def _bytes(part: Part) -> int:
+    bits = re.search(r"\d+", part.dtype)
+    size = int(bits.group()) if bits else 8
+    for extent in part.extent:
+        size *= extent
+    return size // 8
+
+
+def plan(announcements: list[Announcement], rank: int) -> Plan:
+    """Every box that several ranks hold is sent by one of them, so that all have about as many bytes to send."""
+    aliases: dict[str, str] = {}
+    for announcement in announcements:
+        aliases.update(announcement.aliases)
+    layout: dict[str, tuple[str, tuple[int, ...]]] = {}
+    holders: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    sizes: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = {}
+    for holder, announcement in enumerate(announcements):
+        for source, parts in announcement.parts.items():
+            # A rank that holds nothing of a tied tensor cannot know of the tie.
+            if source in aliases:
+                continue
+            for part in parts:
+                known = layout.setdefault(part.name, (part.dtype, part.shape))
+                if known != (part.dtype, part.shape):
+                    raise InvalidArgumentError(
+                        f"the ranks disagree about '{part.name}': {part.dtype} {part.shape} on rank {holder}, "
+                        f"{known[0]} {known[1]} on another"
+                    )
+            key = (source, parts[0].start, parts[0].extent)
+            holders.setdefault(key, []).append(holder)
+            sizes[key] = sum(_bytes(part) for part in parts)
+    loads = [0] * len(announcements)
+    owners = {}
+    for key in sorted(holders, key=lambda key: (len(holders[key]) > 1, -sizes[key], key)):
+        owner = min(holders[key], key=lambda candidate: (loads[candidate], candidate))
+        loads[owner] += sizes[key]
+        owners[key] = owner
+    mine = {key[0] for key, owner in owners.items() if owner == rank}
+    boxes = [
+        (part.name, part.start, part.extent)
+        for source in sorted(mine)
+        for part in announcements[rank].parts[source]
+        if 0 not in part.extent
+    ]
+    tensors = [(name, dtype, shape) for name, (dtype, shape) in sorted(layout.items())]
+    return Plan(tensors, aliases, {name for name in mine}, boxes)
+
+
+class _Pump:
+    """Brings messages between the core and the store, in a thread of its own."""
+
+    def __init__(self, core: _core.RankPublisher, store: Any, rank: int) -> None:
+        self._core = core
+        self._store = store
+        self._rank = rank
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="weightwire-ranks", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        pause = _SHORTEST_PAUSE
+        while not self._stop.is_set():
+            outgoing, wanted, unneeded = self._core.board_work(pause)
+            try:
+                moved = self._move(outgoing, wanted, unneeded)
+            except Exception as error:  # whatever torch raises: the store is gone, and with it rank 0
+                if self._stop.is_set():
+                    return
+                self._core.lose_touch(f"rank {self._rank} cannot reach rank 0 any more: {_first_line(error)}")
+                self._stop.wait(_IDLE_PAUSE)
+                continue
+            if moved or outgoing:
+                pause = _SHORTEST_PAUSE
+            else:
+                pause = _IDLE_PAUSE if not wanted else min(_LONGEST_PAUSE, pause * 1.5)
+
+    def _move(self, outgoing: list[tuple[str, str]], wanted: list[str], unneeded: list[str]) -> bool:
+        for key, text in outgoing:
+            self._store.set(key, text)
+        moved = False
+        for key in wanted:
+            if self._store.check([key]):
+                self._core.deliver(key, self._store.get(key).decode())
+                moved = True
+        for key in unneeded:
+            self._store.delete_key(key)
+        return moved
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _close(pump: _Pump, core: _core.RankPublisher) -> None:
+    pump.stop()
+    core.close()
+
+
+class Ranks:
+    """This rank's publisher. All ranks make theirs together."""
+
+    def __init__(self, run: str, model: Any, dtype: Any, lora: Lora, options: dict[str, Any], timeout: float) -> None:
+        import torch.distributed as dist
+
+        self._dtype = dtype
+        self._lora = lora
+        self.rank = dist.get_rank()
+        ranks = dist.get_world_size()
+        announcements = self._announce(model, ranks)
+        self._plan = plan(announcements, self.rank)
+        hosts = [announcement.host for announcement in announcements]
+        options = {**options, "rank": self.rank, "ranks": ranks, "rank_timeout": timeout}
+        if options["threads"] == 0:
+            options["threads"] = max(1, (os.cpu_count() or 1) // hosts.count(hosts[self.rank]))
+        self.core, store = self._open(run, options, hosts, timeout)
+        self._pump = _Pump(self.core, store, self.rank)
+        # A thread that wakes up while the interpreter ends would end it badly.
+        self._finish = weakref.finalize(self, _close, self._pump, self.core)
+        atexit.register(self._finish)
+
+    def _announce(self, model: Any, ranks: int) -> list[Announcement]:
+        import torch.distributed as dist
+
+        host = socket.gethostname()
+        try:
+            if model is None:
+                raise InvalidArgumentError("a publisher of several ranks must be given the model when it is made")
+            announcement = Announcement(host, *parts_of(model, self._dtype, self._lora))
+        except Exception as error:
+            announcement = Announcement(host, {}, {}, _first_line(error))
+            own_error: Exception | None = error
+        else:
+            own_error = None
+        announcements: list[Any] = [None] * ranks
+        dist.all_gather_object(announcements, announcement)
+        if own_error is not None:
+            raise own_error
+        _raise_first([one.error for one in announcements], InvalidArgumentError)
+        return announcements
+
+    def _open(
+        self, run: str, options: dict[str, Any], hosts: list[str], timeout: float
+    ) -> tuple[_core.RankPublisher, Any]:
+        import torch.distributed as dist
+
+        core: _core.RankPublisher | None = None
+        store: Any = None
+        own_error: Exception | None = None
+        told: list[Any] = [None]
+        if self.rank == 0:
+            try:
+                core = self._make(run, options, "")
+                store = _serve(timeout)
+                # The address that the others use already, if any is known.
+                host = "127.0.0.1" if len(set(hosts)) == 1 else os.environ.get("MASTER_ADDR", hosts[0])
+                told = [(host, store.port, core.start())]
+            except Exception as error:
+                own_error = error
+        dist.broadcast_object_list(told, src=0)
+        if self.rank != 0 and told[0] is not None:
+            try:
+                host, port, start = told[0]
+                store = _connect(host, port, timeout)
+                core = self._make(run, options, start)
+            except Exception as error:
+                own_error = error
+        errors: list[Any] = [None] * len(hosts)
+        dist.all_gather_object(errors, None if own_error is None else _first_line(own_error))
+        if own_error is not None:
+            raise own_error
+        _raise_first(errors, UnavailableError)
+        assert core is not None
+        return core, store
+
+    def _make(self, run: str, options: dict[str, Any], start: str) -> _core.RankPublisher:
+        return _core.RankPublisher(run, options, self._plan.layout, self._plan.aliases, self._plan.boxes, start)
+
+    def publish(self, model: Any, step: int) -> _core.Ticket:
+        try:
+            tensors, _ = tensors_of(model, self._lora)
+            linear = linear_names(model, tensors) if isinstance(self._dtype, Fp8) else set()
+            mine = {}
+            for name in self._plan.sources:
+                held = held_of(name, tensors[name]) if name in tensors else None
+                if held is None:
+                    raise InvalidArgumentError(f"'{name}' is not there any more: make a new publisher")
+                if 0 not in held.extent:
+                    mine[name] = held.data
+            items = items_of(mine, self._dtype, linear)
+        except BaseException as error:
+            # The others must not wait for this call.
+            self.core.refuse(step, _first_line(error))
+            raise
+        return self.core.publish(items, step)
+
+    def close(self) -> None:
+        self._finish()
+        atexit.unregister(self._finish)
+
+
+def _raise_first(errors: list[str | None], kind: type[Exception]) -> None:
+    for rank, error in enumerate(errors):
+        if error is not None:
+            raise kind(f"rank {rank}: {error}")
+
+
+def _serve(timeout: float) -> Any:
+    import datetime
+
+    import torch.distributed as dist
+
+    seconds = datetime.timedelta(seconds=timeout)
+    return dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=seconds)
+
+
+def _connect(host: str, port: int, timeout: float) -> Any:
+    import datetime
+
+    import torch.distributed as dist
+
+    seconds = datetime.timedelta(seconds=timeout)
+    return dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=seconds)
