@@ -14,6 +14,7 @@
 #include "cli/live_line.h"
 #include "cli/load.h"
 #include "cli/run_access.h"
+#include "cli/vllm_server.h"
 #include "follow/follower.h"
 #include "follow/mirror.h"
 #include "follow/swap_mirror.h"
@@ -88,6 +89,20 @@ class Reporter {
     }
   }
 
+  // A server that is brought along holds it.
+  void Served(Version version) {
+    line_.Erase();
+    if (options_.json) {
+      JsonOutput json;
+      json["event"] = "served";
+      json["version"] = version;
+      PrintLine(json);
+      return;
+    }
+    fmt::print("{} serves version {}\n", *options_.vllm, version);
+    std::fflush(stdout);
+  }
+
   void Warn(const std::string& sentence) {
     line_.Erase();
     fmt::print(stderr, "weightwire: {}\n", sentence);
@@ -153,6 +168,42 @@ Status RunExec(const FollowOptions& options, Follower& follower, const Interrupt
   return RunShellCommand(*options.exec, variables, interrupt, [&follower] { static_cast<void>(follower.KeepLease()); });
 }
 
+// Keeps a vLLM server at what the mirror holds, whenever there is time.
+class ServerKeeper {
+ public:
+  ServerKeeper(const FollowOptions& options, const Mirror& mirror, Reporter& reporter)
+      : mirror_(mirror),
+        reporter_(reporter),
+        once_(options.once),
+        directory_(options.swap ? options.directory / kSwapLink : options.directory) {
+    if (options.vllm.has_value()) server_.emplace(*options.vllm);
+  }
+
+  // An error when there is no use in going on. Otherwise what goes wrong is said, and tried again the next time.
+  Status Keep() {
+    if (!server_.has_value() || !mirror_.held().has_value()) return Ok();
+    const Version version = mirror_.held()->version;
+    const auto brought = server_->Bring(version, directory_);
+    if (!brought.ok()) {
+      const Error& error = brought.error();
+      if (once_ || error.code() == ErrorCode::kIo) return error;
+      if (std::exchange(trouble_, error.message()) != error.message()) reporter_.Warn(error.message());
+      return Ok();
+    }
+    trouble_.clear();
+    if (brought.value()) reporter_.Served(version);
+    return Ok();
+  }
+
+ private:
+  const Mirror& mirror_;
+  Reporter& reporter_;
+  const bool once_;
+  const std::filesystem::path directory_;
+  std::optional<VllmServer> server_;
+  std::string trouble_;
+};
+
 Status CheckOptions(const FollowOptions& options) {
   if (options.until.has_value() && options.stand_still.has_value()) {
     return Error(ErrorCode::kInvalidArgument, "give either --until or --stand-still, not both");
@@ -217,14 +268,18 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   loop.until = options.until;
   loop.poll = options.poll;
   loop.every_version = options.every_version;
+  ServerKeeper server(options, *mirror, reporter);
+  Status served = Ok();
   FollowLoopEvents events;
   events.stepped = [&](FollowerStep step) {
     reporter.Stepped(step);
-    return !InterruptGuard::interrupted();
+    if (step == FollowerStep::kUpToDate) served = server.Keep();
+    return served.ok() && !InterruptGuard::interrupted();
   };
   events.troubled = [&](const std::optional<Error>& error) { reporter.Troubled(error); };
   events.applied = [&]() -> Status {
     reporter.Applied();
+    WW_RETURN_IF_ERROR(server.Keep());
     if (!options.exec.has_value()) return Ok();
     Status ran = RunExec(options, follower, interrupt);
     if (ran.ok() || options.once) return ran;
@@ -237,6 +292,7 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   const Status settled = mirror->Settle();
   const Status left = follower.Leave();
   if (!end.ok()) return end.error();
+  if (!served.ok()) return served.error();
   if (!settled.ok()) return settled.error();
   if (!left.ok()) reporter.Warn(left.error().message() + "; the lease stays until it expires");
   if (end.value() == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower.status(), opened.run));

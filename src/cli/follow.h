@@ -20,6 +20,7 @@ struct FollowOptions {
   std::optional<Version> until;
   std::optional<Version> stand_still;
   std::optional<std::string> exec;  // after each update
+  std::optional<std::string> vllm;  // the URL of a server that is brought along
   bool every_version = false;
   bool swap = false;        // whole copies behind a link, for readers that take no lock
   bool adopt = false;       // take over a directory that has files

@@ -136,6 +136,10 @@ Command AddFollow(CLI::App& app, FollowOptions& options, const World& world) {
                  "run this command after each update; the mirror stands still until it ends. It finds "
                  "WEIGHTWIRE_VERSION, WEIGHTWIRE_STEP and WEIGHTWIRE_DIR in its environment")
       ->type_name("CMD");
+  sub.add_option(
+         "--vllm", options.vllm,
+         "bring this vLLM server along, in a pause; for one in development mode without the plugin (docs/vllm.md)")
+      ->type_name("URL");
   sub.add_flag(
       "--swap", options.swap,
       "keep whole copies, two at most, and a link DIR/current that is replaced at one stroke: for readers that "
@@ -174,7 +178,8 @@ Command AddFollow(CLI::App& app, FollowOptions& options, const World& world) {
       "Examples:\n"
       "  weightwire follow /shared/runs/grpo-7b mirror\n"
       "  weightwire follow /shared/runs/grpo-7b mirror --once\n"
-      "  weightwire follow s3://bucket/runs/grpo-7b mirror --exec 'systemctl reload my-server'");
+      "  weightwire follow s3://bucket/runs/grpo-7b mirror --exec 'systemctl reload my-server'\n"
+      "  weightwire follow s3://bucket/runs/grpo-7b mirror --vllm http://localhost:8000");
   return {&sub, [&options, &world] { return RunFollow(options, world); }};
 }
 

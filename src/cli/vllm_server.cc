@@ -1,0 +1,156 @@
+#include "cli/vllm_server.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <fstream>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+namespace weightwire {
+namespace {
+
+using Json = nlohmann::json;
+
+// Loading a large model takes minutes, and nothing is heard of it meanwhile.
+constexpr std::chrono::seconds kLongest{900};
+constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
+
+HttpOptions PatientOptions() {
+  HttpOptions options;
+  options.request_timeout = kLongest;
+  options.stall_timeout = kLongest;
+  return options;
+}
+
+// Nothing if it is no JSON object.
+Json ParseObject(std::string_view text) {
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json::object();
+}
+
+// Empty when there is no text.
+std::string TextAt(const Json& json, std::initializer_list<const char*> keys) {
+  const Json* at = &json;
+  for (const char* key : keys) {
+    const auto found = at->is_object() ? at->find(key) : at->end();
+    if (found == at->end()) return "";
+    at = &*found;
+  }
+  return at->is_string() ? at->get<std::string>() : "";
+}
+
+// Whether the checkpoint's input and output embeddings are one tensor.
+bool IsTied(const std::filesystem::path& mirror) {
+  std::ifstream file(mirror / "config.json", std::ios::binary);
+  std::string text(kMaxConfigBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  const Json config = ParseObject(text);
+  const auto tied = config.find("tie_word_embeddings");
+  return tied != config.end() && tied->is_boolean() && tied->get<bool>();
+}
+
+}  // namespace
+
+VllmServer::VllmServer(std::string_view url) : url_(url), http_(PatientOptions()) {
+  while (url_.ends_with('/')) url_.pop_back();
+}
+
+Result<bool> VllmServer::Bring(Version version, const std::filesystem::path& mirror) {
+  WW_TRY(const std::string label, Label());
+  if (label == std::to_string(version)) {
+    if (!std::exchange(is_known_to_run_, true)) {
+      // A process before this one may have ended before it came to this.
+      WW_TRY(const HttpAnswer resumed, Ask("POST", "/resume", ""));
+      static_cast<void>(resumed);
+    }
+    return false;
+  }
+  WW_RETURN_IF_ERROR(CheckExact(mirror));
+  WW_TRY(const HttpAnswer paused, Ask("POST", "/pause?mode=keep", ""));
+  if (paused.status != 200) {
+    return Error(ErrorCode::kUnavailable,
+                 fmt::format("the vLLM server at {} cannot be paused just now (status {})", url_, paused.status));
+  }
+  if (const Status loaded = LoadAnew(version, mirror); !loaded.ok()) {
+    return Error(ErrorCode::kIo, fmt::format("the vLLM server at {} could not load version {}: {}; it is left paused, "
+                                             "start it anew",
+                                             url_, version, loaded.error().message()));
+  }
+  is_known_to_run_ = true;
+  return true;
+}
+
+Result<HttpAnswer> VllmServer::Ask(const std::string& method, const std::string& path, const std::string& body) {
+  HttpRequest request;
+  request.method = method;
+  request.url = url_ + path;
+  request.headers = {"content-type: application/json"};
+  request.body = {reinterpret_cast<const std::uint8_t*>(body.data()), body.size()};
+  request.may_be_sent_twice = method == "GET";
+  request.max_body_bytes = std::uint64_t{16} << 20;
+  return http_.Perform(request);
+}
+
+Result<std::string> VllmServer::Label() {
+  WW_TRY(const HttpAnswer answer, Ask("GET", "/weight_info", ""));
+  if (answer.status == 404) {
+    return Error(
+        ErrorCode::kUnsupported,
+        fmt::format("the vLLM server at {} has no routes for weights; start it with VLLM_SERVER_DEV_MODE=1, or "
+                    "with the plugin (docs/vllm.md)",
+                    url_));
+  }
+  std::string label = TextAt(ParseObject(answer.BodyText()), {"weight_version"});
+  if (answer.status != 200 || label.empty()) {
+    return Error(ErrorCode::kUnavailable,
+                 fmt::format("the vLLM server at {} does not say what it holds (status {})", url_, answer.status));
+  }
+  return label;
+}
+
+// On CPUs the output embeddings keep a packed copy, which a reload of tied weights leaves as it was.
+Status VllmServer::CheckExact(const std::filesystem::path& mirror) {
+  if (!IsTied(mirror)) return Ok();
+  WW_TRY(const HttpAnswer answer, Ask("GET", "/server_info?config_format=json", ""));
+  const Json info = ParseObject(answer.BodyText());
+  const std::string device = TextAt(info, {"vllm_config", "device_config", "device_type"});
+  if (answer.status != 200 || device.empty()) {
+    return Error(ErrorCode::kUnavailable,
+                 fmt::format("the vLLM server at {} does not say what it runs on (status {})", url_, answer.status));
+  }
+  if (device == "cpu") {
+    return Error(
+        ErrorCode::kUnsupported,
+        fmt::format("the vLLM server at {} runs on a CPU, where tied weights cannot be loaded anew exactly; it "
+                    "stays as it is",
+                    url_));
+  }
+  return Ok();
+}
+
+Status VllmServer::LoadAnew(Version version, const std::filesystem::path& mirror) {
+  std::error_code ignored;
+  const std::string path = std::filesystem::absolute(mirror, ignored).lexically_normal().string();
+  const std::pair<const char*, Json> steps[] = {
+      {"/collective_rpc", {{"method", "reload_weights"}, {"kwargs", {{"weights_path", path}}}}},
+      {"/reset_prefix_cache?reset_running_requests=true&reset_external=true", Json::object()},
+      {"/update_weight_version", {{"new_version", std::to_string(version)}}},
+      {"/resume", Json::object()},
+  };
+  for (const auto& [route, body] : steps) {
+    const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);
+    WW_TRY(const HttpAnswer answer, Ask("POST", route, text));
+    const Json said = ParseObject(answer.BodyText());
+    const auto success = said.find("success");
+    if (answer.status != 200 || (success != said.end() && *success != true)) {
+      return Error(ErrorCode::kIo, fmt::format("it answered {} with status {}", route, answer.status));
+    }
+  }
+  return Ok();
+}
+
+}  // namespace weightwire

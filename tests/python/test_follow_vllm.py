@@ -1,0 +1,143 @@
+"""`weightwire follow --vllm` against a server that answers as told: what goes wrong never leaves wrong weights served.
+(A real one is in tests/engine.)"""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+PAUSE = "/pause?mode=keep"
+LOAD = "/collective_rpc"
+FORGET = "/reset_prefix_cache?reset_running_requests=true&reset_external=true"
+LABEL = "/update_weight_version"
+RESUME = "/resume"
+
+
+class Server:
+    """Notes what it is asked, and answers with a status of 200 unless told otherwise."""
+
+    def __init__(self, label="default", device="cuda", **answers):
+        self.posted = []
+        self.bodies = {}
+        known = {
+            "/weight_info": {"weight_version": label},
+            "/server_info?config_format=json": {"vllm_config": {"device_config": {"device_type": device}}},
+        }
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(handler):
+                self.answer(handler, answers.get(handler.path, 200), known.get(handler.path, {}))
+
+            def do_POST(handler):
+                body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+                self.posted.append(handler.path)
+                self.bodies[handler.path] = json.loads(body or "{}")
+                status, said = 200, {}
+                if isinstance(answer := answers.get(handler.path, 200), dict):
+                    said = answer
+                else:
+                    status = answer
+                if handler.path == LABEL and status == 200:
+                    known["/weight_info"]["weight_version"] = self.bodies[LABEL]["new_version"]
+                self.answer(handler, status, said)
+
+            def log_message(handler, *_):
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+
+    @staticmethod
+    def answer(handler, status, body):
+        text = json.dumps(body).encode()
+        handler.send_response(status)
+        handler.send_header("content-length", str(len(text)))
+        handler.end_headers()
+        handler.wfile.write(text)
+
+    def close(self):
+        self._http.shutdown()
+        self._http.server_close()
+
+
+@pytest.fixture
+def follow(tmp_path):
+    """follow(server, tied=False): the command, once."""
+    servers = []
+
+    def run(server, tied=False):
+        servers.append(server)
+        checkpoint, bucket = tmp_path / "checkpoint", tmp_path / "bucket"
+        checkpoint.mkdir()
+        shutil.copy(DATA / "tiny-47.old.safetensors", checkpoint / "model.safetensors")
+        (checkpoint / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
+        command = [os.environ["WEIGHTWIRE"], "publish", bucket, checkpoint, "--state", tmp_path / "state"]
+        subprocess.run([*command, "--step", "0"], check=True, capture_output=True)
+        command = [os.environ["WEIGHTWIRE"], "follow", bucket, tmp_path / "mirror", "--once", "--vllm", server.url]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    yield run
+    for server in servers:
+        server.close()
+
+
+def test_it_is_loaded_in_a_pause_and_labelled(follow, tmp_path):
+    server = Server()
+    followed = follow(server)
+    assert followed.returncode == 0, followed.stderr
+    assert "serves version 0" in followed.stdout
+    assert server.posted == [PAUSE, LOAD, FORGET, LABEL, RESUME]
+    assert server.bodies[LOAD] == {"method": "reload_weights", "kwargs": {"weights_path": str(tmp_path / "mirror")}}
+    assert server.bodies[LABEL] == {"new_version": "0"}
+
+
+def test_what_holds_the_version_is_only_told_to_go_on(follow):
+    server = Server(label="0")
+    assert follow(server).returncode == 0
+    assert server.posted == [RESUME]
+
+
+def test_a_pause_that_is_refused_changes_nothing(follow):
+    server = Server(**{PAUSE: 500})
+    followed = follow(server)
+    assert followed.returncode != 0
+    assert "cannot be paused" in followed.stderr
+    assert set(server.posted) == {PAUSE}
+
+
+@pytest.mark.parametrize("failing", [{LOAD: 500}, {FORGET: {"success": False}}, {LABEL: 500}])
+def test_a_server_that_fails_on_the_way_is_left_paused(follow, failing):
+    server = Server(**failing)
+    followed = follow(server)
+    assert followed.returncode != 0
+    assert "it is left paused, start it anew" in followed.stderr
+    assert RESUME not in server.posted
+
+
+def test_a_server_without_the_routes_is_told_how_to_get_them(follow):
+    server = Server(**{"/weight_info": 404})
+    followed = follow(server)
+    assert followed.returncode != 0
+    assert "VLLM_SERVER_DEV_MODE=1" in followed.stderr
+    assert server.posted == []
+
+
+def test_tied_weights_on_a_cpu_are_refused_before_anything_is_touched(follow):
+    server = Server(device="cpu")
+    followed = follow(server, tied=True)
+    assert followed.returncode != 0
+    assert "tied weights cannot be loaded anew exactly" in followed.stderr
+    assert server.posted == []
+
+
+def test_tied_weights_elsewhere_are_not(follow):
+    server = Server(device="cuda")
+    assert follow(server, tied=True).returncode == 0
+    assert server.posted[-1] == RESUME
