@@ -211,6 +211,10 @@ Ticket RankPublisher::Enqueue(RankDraft draft) {
   if (!draft.error.has_value() && draft.epoch != epoch_) {
     draft.error = Error(ErrorCode::kUnavailable, "the version before it was not published; publish again");
   }
+  // As far as can be told now: a call before it may turn out to add nothing.
+  if (!draft.error.has_value()) {
+    ticket->version = (newest_.has_value() ? newest_->record.version + 1 : 0) + Live().size();
+  }
   Entry& entry = entries_.emplace_back();
   entry.call = next_call_++;
   entry.ticket = ticket;

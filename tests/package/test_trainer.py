@@ -1,5 +1,11 @@
 """The callback on the real Trainer: every step is a version, and a resumed training goes on with the chain."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import weightwire as ww
 from conftest import tiny_model
@@ -112,3 +118,29 @@ def test_grpo_publishes_every_step_with_its_tokenizer(bucket, tmp_path):
     for manifest in (bucket / "anchors").rglob("anchor.json"):
         loaded = transformers.AutoTokenizer.from_pretrained(manifest.parent)
         assert loaded("2 3 4").input_ids == [2, 3, 4]
+
+
+def train_as_a_rank():
+    """What each process of the test below does."""
+    bucket, folder = Path(sys.argv[1]), sys.argv[2]
+    model = tiny_model()
+    trainer = trainer_for(model, bucket, folder, steps=3, rank_timeout=60)
+    trainer.train()
+    if trainer.is_world_process_zero():
+        assert_published(bucket, model, version=3)
+        logged = [entry["weightwire/version"] for entry in trainer.state.log_history if "weightwire/version" in entry]
+        assert logged[:3] == [1, 2, 3]
+
+
+def test_all_ranks_of_a_trainer_publish_together(bucket, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [__file__, str(bucket), str(tmp_path / "out")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    record = json.loads((bucket / "versions" / "00000000000000000003.json").read_text())
+    assert len(record["delta"]["parts"]) == 2
+
+
+if __name__ == "__main__":
+    train_as_a_rank()

@@ -261,7 +261,7 @@ TEST_P(RankPublisherTest, CallsDoNotWaitForEachOther) {
   Group group(world, GetParam());
   std::vector<Model> models = {SmallModel(1)};
   for (Version v = 0; v < 5; ++v) {
-    group.PublishAll(models.back(), v);
+    EXPECT_EQ(group.PublishAll(models.back(), v)[0]->version, v) << "told at once";
     group.Round();
     models.push_back(Trained(models.back(), v));
   }
