@@ -1,0 +1,448 @@
+"""A model learns Wordle, and its weights go through a bucket only.
+
+Processes of their own: the environment, the trainer (TRL), two servers that follow by themselves, and a balancer before
+them. Called by ./dev demo, which installs and builds first.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import tomllib
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(HERE))
+
+from wordle import report  # noqa: E402
+from wordle.make_bucket import make_bucket  # noqa: E402
+from wordle.model import STEPS as WARM_STEPS  # noqa: E402
+from wordle.play import evaluate  # noqa: E402
+from wordle.processes import Failed, Processes, free_port, get  # noqa: E402
+
+WEIGHTWIRE = os.environ.get("WEIGHTWIRE", str(ROOT / "build/weightwire"))
+PACKAGE = os.environ.get("WEIGHTWIRE_PACKAGE", str(ROOT / "build/python"))
+EVALUATION_TASKS = 10**9  # where training does not come
+SERVERS = ("server a", "server b")
+UP_SECONDS = 300
+LAST_VERSION_SECONDS = 60
+COLUMNS = (
+    f"{'step':>5}  {'reward':>6}  {'changed':>8}  {'bytes':>9}  {'of model':>8}  {'publish':>8}"
+    f"  {'a: version, lag, pause':>24}  {'b: version, lag, pause':>24}"
+)
+ROWS = 16
+S3_ENDPOINT = "WEIGHTWIRE_TEST_S3_ENDPOINT"  # as tests/store/with_rgw says where it is
+BUCKETS = {"directory": "the bucket a directory", "s3": "the bucket in a Ceph RGW"}
+SAVE_STEPS = 5  # between checkpoints that a killed trainer goes on from
+BUCKET_FAILS_SECONDS = 8
+
+
+class Table:
+    """Steps as they come: drawn again and again on a terminal, line by line in a pipe."""
+
+    def __init__(self):
+        self.steps = []
+        self.model_bytes = 0
+        self.status = {name: {} for name in SERVERS}
+        self.pauses = {name: {} for name in SERVERS}  # by version
+        self._drawn = 0
+        self._live = sys.stdout.isatty()
+
+    def take_status(self, name, status):
+        self.status[name] = status
+        update = status.get("last_update")
+        if update:
+            self.pauses[name][update["version"]] = update["seconds_in_loop"]
+
+    def take_step(self, said):
+        step = {
+            "step": said["step"],
+            "reward": said["reward"],
+            "version": said["weightwire/version"],
+            "bytes": said["weightwire/bytes"] or 0,
+            "changed": said["weightwire/changed_share"] or 0.0,
+            "publish_s": said["weightwire/publish_seconds"] or 0.0,
+            "staleness": said["sample/staleness_mean"],
+        }
+        step["servers"] = "  ".join(self._server(name) for name in SERVERS)
+        self.steps.append(step)
+        self.show()
+
+    def _server(self, name):
+        status = self.status[name]
+        if not status:
+            return f"{'does not answer':>24}"
+        pause = status.get("last_update") or {}
+        milliseconds = f"{1e3 * pause['seconds_in_loop']:.1f} ms" if pause else "-"
+        return f"{status['version']:>10} {status.get('versions_behind') or 0:>3} {milliseconds:>9}"
+
+    def say(self, text):
+        """A line between the steps."""
+        if self._live and self._drawn:
+            print(f"\x1b[{self._drawn}F\x1b[J", end="")
+            self._drawn = 0
+        print(f"-- {text}", flush=True)
+
+    def _line(self, step):
+        share = 100 * step["bytes"] / max(1, self.model_bytes)
+        return (
+            f"{step['step']:>5}  {step['reward']:>6.3f}  {100 * step['changed']:>6.2f} %  {step['bytes']:>9,}"
+            f"  {share:>6.2f} %  {1e3 * step['publish_s']:>5.0f} ms  {step['servers']}"
+        )
+
+    def show(self):
+        if not self._live:
+            if len(self.steps) == 1:
+                print(COLUMNS)
+            print(self._line(self.steps[-1]), flush=True)
+            return
+        rows = [COLUMNS, *(self._line(step) for step in self.steps[-ROWS:])]
+        up = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
+        print(up + "\n".join(rows), flush=True)
+        self._drawn = len(rows)
+
+
+SERVERS_KILLED = {f"{name} is killed, and started again": name for name in SERVERS}
+
+
+class Chaos:
+    """What goes wrong, and when: once each, at steps that the seed chooses."""
+
+    TRAINER = "the trainer is killed, and started again"
+    CLOSED = f"the bucket fails for {BUCKET_FAILS_SECONDS} s"
+
+    def __init__(self, options, demo):
+        events = [self.TRAINER, *SERVERS_KILLED, *([self.CLOSED] if options.store == "s3" else [])]
+        chance = random.Random(options.seed)
+        chance.shuffle(events)
+        part = options.steps / (len(events) + 1)
+        self._left = [(int(part * (i + chance.uniform(0.5, 1))), event) for i, event in enumerate(events)]
+        self._closed = demo.closed
+        self._open_at = None
+
+    def turn(self, steps):
+        """What happens now, if anything does."""
+        if self._open_at is not None and time.monotonic() > self._open_at:
+            self.end()
+        if not self._left or not steps or steps[-1]["step"] < self._left[0][0]:
+            return None
+        _, event = self._left.pop(0)
+        if event == self.CLOSED:
+            self._closed.touch()
+            self._open_at = time.monotonic() + BUCKET_FAILS_SECONDS
+        return event
+
+    def end(self):
+        self._closed.unlink(missing_ok=True)
+        self._open_at = None
+
+
+class Demo:
+    def __init__(self, options, folder, processes):
+        self._options = options
+        self._folder = folder
+        self._processes = processes
+        self._variables_of_store = {}
+        self._run = str(folder / "bucket") if options.store == "directory" else self._open_s3()
+        self._chaos = Chaos(options, self) if options.chaos else None
+        self._model = str(Path(options.model).resolve()) if options.model else str(folder / "model")
+        self._urls = {name: f"http://127.0.0.1:{free_port()}" for name in SERVERS}
+        self._environment_url = f"http://127.0.0.1:{free_port()}"
+        self._balancer_url = f"http://127.0.0.1:{free_port()}"
+        self._end = {}
+        self._table = Table()
+
+    def _python(self, module, *arguments):
+        return [sys.executable, "-m", module, *map(str, arguments)]
+
+    def _variables(self, **more):
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([PACKAGE, str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONUNBUFFERED": "1",
+            "WEIGHTWIRE_DEMO": str(self._folder),  # whose process it is
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "TRL_EXPERIMENTAL_SILENCE": "1",
+            **self._variables_of_store,
+            **more,
+        }
+
+    def _port(self, url):
+        return url.rpartition(":")[2]
+
+    def _open_s3(self):
+        """A new bucket of the service that was started for this."""
+        endpoint = os.environ[S3_ENDPOINT]
+        key, secret = (os.environ[f"WEIGHTWIRE_TEST_S3_{name}_KEY"] for name in ("ACCESS", "SECRET"))
+        make_bucket(endpoint, "wordle", key, secret)
+        if self._options.chaos:
+            port = free_port()
+            to = ["--to", endpoint.removeprefix("http://"), "--closed", self.closed]
+            self._processes.start("gate", self._python("wordle.gate", "--port", port, *to), self._variables())
+            endpoint = f"http://127.0.0.1:{port}"
+        self._variables_of_store = {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": key,
+            "AWS_SECRET_ACCESS_KEY": secret,
+        }
+        return "s3://wordle/run"
+
+    @property
+    def closed(self):
+        """While this file is there, the bucket fails."""
+        return self._folder / "closed"
+
+    def run(self):
+        options = self._options
+        self._processes.start(
+            "environment",
+            self._python(
+                *("wordle.service", "--port", self._port(self._environment_url)),
+                *("--words", options.words, "--guesses", options.guesses),
+            ),
+            self._variables(),
+        )
+        what = "publishing" if options.model else "making a model, and warm-starting it on games of a mediocre player"
+        print(f"{what} …", flush=True)
+        begin = time.monotonic()
+        self._processes.start(
+            "model",
+            self._python(
+                *("wordle.model", self._model, "--run", self._run, "--words", options.words),
+                *("--guesses", options.guesses, "--seed", options.seed, "--steps", options.warm_steps),
+            ),
+            self._variables(),
+        )
+        self._processes.finish("model")
+        print(f"… took {time.monotonic() - begin:.0f} s", flush=True)
+        begin = time.monotonic()
+        print(f"starting two servers ({options.engine}) from the bucket …", flush=True)
+        for name in SERVERS:
+            self._start_server(name)
+        self._processes.start(
+            "balancer",
+            self._python("wordle.balancer", "--port", self._port(self._balancer_url), *self._urls.values()),
+            self._variables(),
+        )
+        for name in SERVERS:
+            self._processes.wait_until_up(name, f"{self._urls[name]}/weightwire/status", UP_SECONDS)
+        self._processes.wait_until_up("balancer", f"{self._balancer_url}/v1/models", UP_SECONDS)
+        print(f"… took {time.monotonic() - begin:.0f} s", flush=True)
+        before = self._evaluate("before")
+        self._train()
+        self._wait_for_servers()
+        after = self._evaluate("after")
+        return self._result(before, after)
+
+    def _start_server(self, name):
+        mirror = self._folder / f"mirror of {name}".replace(" ", "-")
+        if not mirror.exists():
+            subprocess.run(
+                [WEIGHTWIRE, "follow", self._run, mirror, "--once"],
+                **{"check": True, "stdout": subprocess.DEVNULL, "env": self._variables()},
+            )
+        port = self._port(self._urls[name])
+        if self._options.engine == "torch":
+            command = self._python(
+                "wordle.torch_engine", "--port", port, "--run", self._run, "--name", self._model, mirror
+            )
+            self._processes.start(name, command, self._variables())
+            return
+        command = [
+            *(Path(sys.executable).parent / "vllm", "serve", mirror, "--port", port, "--host", "127.0.0.1"),
+            *("--served-model-name", self._model, "--dtype", "bfloat16", "--max-model-len", 256, "--enforce-eager"),
+            *("--gpu-memory-utilization", "0.05", "--disable-uvicorn-access-log"),
+        ]
+        variables = self._variables(
+            WEIGHTWIRE_RUN=self._run,
+            WEIGHTWIRE_POLL="0.2",
+            VLLM_PLUGINS="weightwire",
+            VLLM_CPU_KVCACHE_SPACE="1",
+            VLLM_CPU_OMP_THREADS_BIND="nobind",
+            VLLM_NO_USAGE_STATS="1",
+        )
+        variables["PYTHONPATH"] += os.pathsep + str(entry_points(self._folder))
+        self._processes.start(name, command, variables)
+
+    def _evaluate(self, when):
+        print(f"evaluation {when}: {self._options.games} games …", flush=True)
+        solved, reward = asyncio.run(
+            evaluate(
+                self._environment_url, self._balancer_url, self._model, self._options.games, first_task=EVALUATION_TASKS
+            )
+        )
+        print(f"… reward {reward:.3f}, solved {solved:.1%}", flush=True)
+        return {"solved": solved, "reward": reward}
+
+    def _poll_servers(self):
+        for name, url in self._urls.items():
+            self._table.take_status(name, get(f"{url}/weightwire/status") or {})
+
+    def _start_trainer(self, take):
+        options = self._options
+        return self._processes.start(
+            "trainer",
+            self._python(
+                *("wordle.trainer", "--model", self._model, "--run", self._run, "--state", self._folder / "state"),
+                *("--server", self._balancer_url, "--environment", self._environment_url),
+                *("--steps", options.steps, "--lr", options.lr, "--seed", options.seed),
+                *("--save-steps", SAVE_STEPS if options.chaos else 0),
+            ),
+            self._variables(),
+            take=take,
+        )
+
+    def _train(self):
+        self._table.model_bytes = weights_size(self._folder)
+        said = []  # read by a thread of its own; this one draws
+        trainer = self._start_trainer(said.append)
+        while True:
+            ended = trainer.poll() is not None
+            self._processes.check()
+            self._poll_servers()
+            while said:
+                event = said.pop(0)
+                if event["what"] == "step":
+                    self._table.take_step(event)
+                elif event["what"] == "end":
+                    self._end = event
+            if ended and self._end:
+                break
+            happened = self._chaos.turn(self._table.steps) if self._chaos else None
+            if happened:
+                self._table.say(happened)
+            if happened == Chaos.TRAINER:
+                self._processes.kill("trainer")
+                trainer = self._start_trainer(said.append)
+            elif happened in SERVERS_KILLED:
+                name = SERVERS_KILLED[happened]
+                self._processes.kill(name)
+                self._start_server(name)
+            time.sleep(0.1)
+        if self._chaos:
+            self._chaos.end()
+
+    def _wait_for_servers(self):
+        deadline = time.monotonic() + LAST_VERSION_SECONDS
+        while True:
+            self._processes.check()
+            self._poll_servers()
+            if all(status.get("version") == self._end["version"] for status in self._table.status.values()):
+                return
+            if time.monotonic() > deadline:
+                raise Failed(f"the servers did not come to version {self._end['version']}: {self._table.status}")
+            time.sleep(0.1)
+
+    def _result(self, before, after):
+        said = subprocess.run(
+            [WEIGHTWIRE, "digest", self._end["weights"], "--json"], check=True, capture_output=True, text=True
+        ).stdout
+        digests = {f"the trainer's weights, version {self._end['version']}": json.loads(said)["state"]}
+        for name, status in self._table.status.items():
+            digests[f"{name}, version {status['version']}"] = status["digest"]
+        options = self._options
+        return {
+            "setting": f"{options.words} words, {options.guesses} guesses, {options.steps} steps at a learning rate of "
+            f"{options.lr:g}, two {options.engine} servers, {BUCKETS[options.store]}; seed {options.seed}"
+            + ("; trainer and servers were killed on the way" if options.chaos else ""),
+            "games": options.games,
+            "before": before,
+            "after": after,
+            "steps": self._table.steps,
+            "model_bytes": self._table.model_bytes,
+            "pauses": {name: list(pauses.values()) for name, pauses in self._table.pauses.items()},
+            "digests": digests,
+            "exact": len(set(digests.values())) == 1,
+        }
+
+
+def weights_size(folder):
+    """Of the first anchor: what sending the model costs."""
+    return sum(path.stat().st_size for path in (folder / "mirror-of-server-a").glob("*.safetensors"))
+
+
+def entry_points(folder):
+    """What an installed package has, and one that lies in the tree has not: how vLLM finds its plugin."""
+    path = folder / "entry-points"
+    found = path / "weightwire-0.1.0.dist-info"
+    if not found.exists():
+        found.mkdir(parents=True)
+        (found / "METADATA").write_text("Metadata-Version: 2.1\nName: weightwire\nVersion: 0.1.0\n")
+        groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+        text = "".join(f"[{g}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()) for g, points in groups.items())
+        (found / "entry_points.txt").write_text(text)
+    return path
+
+
+def write_out(result, out):
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    picture = "reward.png"
+    try:
+        report.plot(result, out / picture)
+    except ImportError:
+        picture = None
+        print("no plot: matplotlib is not installed")
+    (out / "index.html").write_text(report.page(result, picture))
+    print(f"report: {out / 'index.html'}")
+
+
+def stop(number, frame):
+    raise KeyboardInterrupt
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__)
+    parser.add_argument("--engine", choices=["vllm", "torch"], default="vllm", help="what serves; default: vllm")
+    parser.add_argument("--store", choices=[*BUCKETS], default="directory", help="where the bucket is; s3: a Ceph RGW")
+    parser.add_argument(
+        "--chaos", action="store_true", help="kill the trainer and each server once; with s3, let the bucket fail"
+    )
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps; default: 100")
+    parser.add_argument("--lr", type=float, default=1e-4, help="learning rate; default: 1e-4")
+    parser.add_argument("--model", help="a Hugging Face directory that knows the game, instead of one made on the spot")
+    parser.add_argument("--words", type=int, default=48, help="how many words there are; default: 48")
+    parser.add_argument("--guesses", type=int, default=3, help="guesses a game; default: 3")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--games", type=int, default=512, help="games of each evaluation; default: 512")
+    parser.add_argument("--warm-steps", type=int, default=WARM_STEPS, help=f"warm start; default: {WARM_STEPS} steps")
+    parser.add_argument("--out", type=Path, default=HERE / "out", help="where the report goes; default: demo/out")
+    parser.add_argument("--keep", type=Path, help="a new directory for bucket, mirrors and logs, which then stays")
+    options = parser.parse_args()
+    if options.store == "s3" and S3_ENDPOINT not in os.environ:
+        with_rgw = str(ROOT / "tests/store/with_rgw")
+        os.execv(with_rgw, [with_rgw, sys.executable, __file__, *sys.argv[1:]])
+    signal.signal(signal.SIGTERM, stop)
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="weightwire-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with Processes(folder) as processes:
+            result = Demo(options, folder.resolve(), processes).run()
+        print()
+        for line in report.lines(result):
+            print(line)
+        write_out(result, options.out)
+        return 0 if result["exact"] else 1
+    except Failed as failed:
+        print(f"demo: {failed}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""The demo, shortened: every process of it, and none left behind."""
+
+import asyncio
+import contextlib
+import http.server
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from safetensors.torch import load_file
+
+sys.path.insert(0, str(ROOT / "demo"))
+
+import aiohttp
+from aiohttp import web
+from wordle import balancer, model, trainer
+
+SHORT = ["--engine", "torch", "--warm-steps", "20", "--games", "24"]
+
+
+def start_demo(folder, *more):
+    command = [sys.executable, ROOT / "demo/wordle_demo.py", *SHORT, "--keep", folder, *more]
+    return subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def processes_of(folder):
+    """Those that have it among their arguments or variables; the demo's environment of a process names its folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(str(folder).encode() in (process / what).read_bytes() for what in ("cmdline", "environ")):
+                found.append(int(process.name))
+    return found
+
+
+def test_the_whole_of_it_in_a_few_steps(tmp_path):
+    folder, out = tmp_path / "kept", tmp_path / "out"
+    demo = start_demo(folder, "--steps", "3", "--out", out)
+    said, errors = demo.communicate(timeout=400)
+    assert demo.returncode == 0, errors + said
+    assert "the digests are equal" in said
+    result = json.loads((out / "result.json").read_text())
+    assert [step["step"] for step in result["steps"]] == [1, 2, 3]
+    assert len(set(result["digests"].values())) == 1 and len(result["digests"]) == 3
+    assert sum(step["bytes"] for step in result["steps"]) > 0
+    assert all(pauses for pauses in result["pauses"].values())
+    assert "digests are equal" in (out / "index.html").read_text()
+    assert processes_of(folder) == []
+
+
+def test_an_interrupt_leaves_no_process_behind(tmp_path):
+    folder = tmp_path / "kept"
+    demo = start_demo(folder, "--steps", "1000", "--out", tmp_path / "out")
+    for line in demo.stdout:
+        if line.startswith("evaluation before"):
+            break
+    assert len(processes_of(folder)) >= 5  # itself, the environment, two servers, the balancer
+    demo.send_signal(signal.SIGINT)
+    assert demo.wait(60) == 130, demo.stderr.read()
+    assert processes_of(folder) == []
+
+
+def test_the_model_is_the_same_for_the_same_seed(tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        model.make(tmp_path / name, 8, 2, seed, steps=2)
+    a, b, c = (load_file(tmp_path / name / "model.safetensors") for name in "abc")
+    assert all((a[name] == b[name]).all() for name in a)
+    assert any((a[name] != c[name]).any() for name in a)
+
+
+def test_a_trainer_goes_on_from_the_last_checkpoint_that_is_whole(tmp_path):
+    assert trainer.last_checkpoint(tmp_path / "none") is None
+    for step, state in ((5, "{}"), (10, "{}"), (15, '{"epoch"'), (20, None)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        if state is not None:
+            (folder / "trainer_state.json").write_text(state)
+    assert trainer.last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+
+
+# --- the balancer ---
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(self.server.status)
+        self.send_header("x-weightwire-versions", "3:0-5")
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(self.server.name)
+        self.server.asked += 1
+
+    def log_message(self, *args):
+        pass
+
+
+@contextlib.contextmanager
+def answering(name, status=200):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    server.name, server.status, server.asked = name, status, 0
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def ask(urls, times):
+    """(status, body, header) of so many requests through a balancer before these servers."""
+
+    async def run():
+        runner = web.AppRunner(balancer.make_app(urls))
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = site._server.sockets[0].getsockname()[1]
+        answers = []
+        async with aiohttp.ClientSession() as session:
+            for _ in range(times):
+                async with session.post(f"http://127.0.0.1:{port}/v1/completions", json={}) as answer:
+                    header = answer.headers.get("x-weightwire-versions")
+                    answers.append((answer.status, await answer.read(), header))
+        await runner.cleanup()
+        return answers
+
+    return asyncio.run(run())
+
+
+def test_requests_go_round(tmp_path):
+    with answering(b"aa") as a, answering(b"bb") as b:
+        answers = ask([a.url, b.url], 6)
+    assert [body for _, body, _ in answers] == [b"aa", b"bb"] * 3
+    assert {(status, header) for status, _, header in answers} == {(200, "3:0-5")}
+
+
+@pytest.mark.parametrize("status", [None, 500, 503])
+def test_a_server_that_does_not_answer_is_left_out(status):
+    with answering(b"aa") as a, answering(b"bb", status or 200) as b:
+        if status is None:
+            b.shutdown()
+            b.server_close()
+        answers = ask([b.url, a.url], 5)
+    assert [(s, body) for s, body, _ in answers] == [(200, b"aa")] * 5
+    assert b.asked <= 1 or status is not None
+
+
+def test_nobody_answers():
+    with answering(b"aa", 500) as a:
+        assert ask([a.url], 1)[0][0] == 503
