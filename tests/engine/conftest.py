@@ -32,9 +32,12 @@ PROMPTS = [[1, 2, 3, 4, 5], [700, 3, 3, 90], list(range(100, 140))]
 
 @pytest.fixture(scope="session")
 def import_path(tmp_path_factory):
+    return make_import_path(tmp_path_factory.mktemp("path"))
+
+
+def make_import_path(path):
     """What servers import: the package as it lies in the tree, with the entry points that its wheel has, and the tests'
     own plugin."""
-    path = tmp_path_factory.mktemp("path")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     add_distribution(path, "weightwire", project["entry-points"])
     plugins = {"plain_layout": "engine_tests:plain_layout", "fault": "engine_tests:fault"}
@@ -70,13 +73,13 @@ def environment(import_path, **more):
 class TrainedRun:
     """A run, its publisher, and every version's weights."""
 
-    def __init__(self, folder, *, tied=False, kind="dense", **options):
+    def __init__(self, folder, *, tied=False, shape=None, **options):
         self.folder = folder
         self.bucket = folder / "bucket"
         self.mirror = folder / "mirror"
         self.first = folder / "version-0"
         torch.manual_seed(0)
-        make_model(kind, tied).to(torch.bfloat16).save_pretrained(self.first)
+        make_model(tied, shape or {}).to(torch.bfloat16).save_pretrained(self.first)
         self.state = load_file(self.first / "model.safetensors")
         self._random = np.random.default_rng(0)
         self._publisher = ww.Publisher(self.bucket, carry=self.first, **options)
@@ -120,22 +123,22 @@ class TrainedRun:
         self._publisher.close()
 
 
-def make_model(kind, tied):
-    common = dict(
-        vocab_size=1000,  # not a multiple of 64: there is padding
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        tie_word_embeddings=tied,
-        max_position_embeddings=2048,
+def make_model(tied, shape):
+    config = transformers.Qwen3Config(
+        **{
+            "vocab_size": 1000,  # not a multiple of 64: there is padding
+            "hidden_size": 128,
+            "intermediate_size": 256,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "tie_word_embeddings": tied,
+            "max_position_embeddings": 2048,
+            **shape,
+        }
     )
-    if kind == "dense":
-        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**common))
-    config = transformers.Qwen3MoeConfig(**common, moe_intermediate_size=64, num_experts=4, num_experts_per_tok=2)
-    return transformers.Qwen3MoeForCausalLM(config)
+    return transformers.Qwen3ForCausalLM(config)
 
 
 # --- servers ---
