@@ -133,6 +133,13 @@ class Holding:
                 readable.add(name)
             if same and not sharing & derived:
                 plain.add(name)
+            elif name in learned.opaque:
+                refused[name] = f"'{name}' is made from the checkpoint in a way that is not known"
+            elif not _can_be_reloaded(self._model, _module_of(name), derived):
+                refused[name] = (
+                    f"{_module_of(name)} keeps something made from its weights, and loading it anew has not been shown "
+                    "to be exact"
+                )
             elif len(sharing) > 1:
                 refused[name] = (
                     f"{' and '.join(sorted(sharing))} share a weight, and keep something made from it that cannot be "
@@ -162,7 +169,7 @@ class Holding:
             if tensor not in self._layout:
                 raise Refused(f"the checkpoint has a new tensor '{tensor}'; start the server anew")
             if tensor not in self._places and self._has_opaque:
-                touched.update(self._all_reloaded())
+                raise Refused(f"where '{tensor}' goes is not known")
             for place in self._places.get(tensor, []):
                 chosen, positions = place.locate(changed.positions)
                 if len(chosen) == 0:
@@ -229,8 +236,6 @@ class Holding:
         for tensor, places in self._places.items():
             if any(_module_of(place.parameter) in modules for place in places):
                 prepared.reload.append(tensor)
-        if parameters and self._has_opaque:  # what goes there is not known
-            prepared.reload = list(self._layout)
 
     def _values(self, place: Place, changed: Changed, chosen: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """New and old words of a parameter. The loader converts types, so do we."""
@@ -271,8 +276,8 @@ class Holding:
     # --- checking ---
 
     def settle_stale(self) -> None:
-        """After a reload of everything: what holds the mirror's bits now can be written to from here on; what does not
-        is kept in another order, and is reloaded each time."""
+        """After a reload of everything: what holds the mirror's bits now can be written to from here on. What does not
+        is kept in another order, which is not known."""
         checkpoint = map_tensors(self._mirror)
         wrong = {
             place.parameter
@@ -280,8 +285,9 @@ class Holding:
             for place in places
             if place.parameter in self.stale and self._place_differs(place, checkpoint[place.tensor])
         }
-        self._plain |= self.stale - wrong
-        self._readable -= wrong
+        if wrong:
+            raise Refused(f"'{min(wrong)}' is kept in another order than the checkpoint's")
+        self._plain |= self.stale
         self.stale = set()
 
     def check(self) -> tuple[int, str | None]:
@@ -303,6 +309,14 @@ class Holding:
             bool(_differing(part.target(flat), part.source(tensor.view(-1)).to(flat.dtype)).any())
             for part in _split(place)
         )
+
+
+def _can_be_reloaded(model: torch.nn.Module, name: str, derived: set[str]) -> bool:
+    """Whether vLLM's way to reload a module has been shown to be exact for this kind: dense layers that are not
+    quantized, with nothing made from them elsewhere. Experts on CPUs, for one, keep what was packed first."""
+    above = name.rpartition(".")[0]
+    method = type(getattr(model.get_submodule(name), "quant_method", None)).__name__
+    return method in ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod") and above not in derived
 
 
 def _module_of(parameter: str) -> str:
