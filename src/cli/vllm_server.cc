@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdint>
 #include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
@@ -42,15 +43,28 @@ std::string TextAt(const Json& json, std::initializer_list<const char*> keys) {
   return at->is_string() ? at->get<std::string>() : "";
 }
 
-// Whether the checkpoint's input and output embeddings are one tensor.
-bool IsTied(const std::filesystem::path& mirror) {
+Json ConfigOf(const std::filesystem::path& mirror) {
   std::ifstream file(mirror / "config.json", std::ios::binary);
   std::string text(kMaxConfigBytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
-  const Json config = ParseObject(text);
+  return ParseObject(text);
+}
+
+// Whether the checkpoint's input and output embeddings are one tensor.
+bool IsTied(const Json& config) {
   const auto tied = config.find("tie_word_embeddings");
   return tied != config.end() && tied->is_boolean() && tied->get<bool>();
+}
+
+// Whether it is a mixture of experts; models of several parts describe the part that may be one by itself.
+bool HasExperts(const Json& config) {
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}) {
+    const auto count = config.find(key);
+    if (count != config.end() && count->is_number_integer() && count->get<std::int64_t>() > 0) return true;
+  }
+  const auto text = config.find("text_config");
+  return text != config.end() && text->is_object() && HasExperts(*text);
 }
 
 }  // namespace
@@ -112,9 +126,12 @@ Result<std::string> VllmServer::Label() {
   return label;
 }
 
-// On CPUs the output embeddings keep a packed copy, which a reload of tied weights leaves as it was.
+// On CPUs the output embeddings keep a packed copy, which a reload of tied weights leaves as it was; and experts that
+// were loaded anew answer wrongly.
 Status VllmServer::CheckExact(const std::filesystem::path& mirror) {
-  if (!IsTied(mirror)) return Ok();
+  const Json config = ConfigOf(mirror);
+  const char* what = IsTied(config) ? "tied weights" : HasExperts(config) ? "experts" : nullptr;
+  if (what == nullptr) return Ok();
   WW_TRY(const HttpAnswer answer, Ask("GET", "/server_info?config_format=json", ""));
   const Json info = ParseObject(answer.BodyText());
   const std::string device = TextAt(info, {"vllm_config", "device_config", "device_type"});
@@ -125,9 +142,8 @@ Status VllmServer::CheckExact(const std::filesystem::path& mirror) {
   if (device == "cpu") {
     return Error(
         ErrorCode::kUnsupported,
-        fmt::format("the vLLM server at {} runs on a CPU, where tied weights cannot be loaded anew exactly; it "
-                    "stays as it is",
-                    url_));
+        fmt::format("the vLLM server at {} runs on a CPU, where {} cannot be loaded anew exactly; it stays as it is",
+                    url_, what));
   }
   return Ok();
 }

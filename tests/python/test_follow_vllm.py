@@ -69,15 +69,15 @@ class Server:
 
 @pytest.fixture
 def follow(tmp_path):
-    """follow(server, tied=False): the command, once."""
+    """follow(server, tied=False, **config): the command, once."""
     servers = []
 
-    def run(server, tied=False):
+    def run(server, tied=False, **config):
         servers.append(server)
         checkpoint, bucket = tmp_path / "checkpoint", tmp_path / "bucket"
         checkpoint.mkdir()
         shutil.copy(DATA / "tiny-47.old.safetensors", checkpoint / "model.safetensors")
-        (checkpoint / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
+        (checkpoint / "config.json").write_text(json.dumps({"tie_word_embeddings": tied, **config}))
         command = [os.environ["WEIGHTWIRE"], "publish", bucket, checkpoint, "--state", tmp_path / "state"]
         subprocess.run([*command, "--step", "0"], check=True, capture_output=True)
         command = [os.environ["WEIGHTWIRE"], "follow", bucket, tmp_path / "mirror", "--once", "--vllm", server.url]
@@ -137,7 +137,17 @@ def test_tied_weights_on_a_cpu_are_refused_before_anything_is_touched(follow):
     assert server.posted == []
 
 
-def test_tied_weights_elsewhere_are_not(follow):
+@pytest.mark.parametrize("config", [{"num_experts": 8}, {"text_config": {"n_routed_experts": 64}}])
+def test_experts_on_a_cpu_are_refused_before_anything_is_touched(follow, config):
+    server = Server(device="cpu")
+    followed = follow(server, **config)
+    assert followed.returncode != 0
+    assert "experts cannot be loaded anew exactly" in followed.stderr
+    assert server.posted == []
+
+
+@pytest.mark.parametrize("config", [{"tied": True}, {"num_experts": 8}])
+def test_elsewhere_they_are_not(follow, config):
     server = Server(device="cuda")
-    assert follow(server, tied=True).returncode == 0
+    assert follow(server, **config).returncode == 0
     assert server.posted[-1] == RESUME
