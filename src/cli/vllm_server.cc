@@ -102,7 +102,10 @@ Result<HttpAnswer> VllmServer::Ask(const std::string& method, const std::string&
   HttpRequest request;
   request.method = method;
   request.url = url_ + path;
-  request.headers = {"content-type: application/json"};
+  // Some routes answer without having read what was sent to them, and what is left of it is then taken for the next
+  // request: so nothing is sent that is not asked for, and no connection is used twice.
+  request.headers = {"connection: close"};
+  if (!body.empty()) request.headers.emplace_back("content-type: application/json");
   request.body = {reinterpret_cast<const std::uint8_t*>(body.data()), body.size()};
   request.may_be_sent_twice = method == "GET";
   request.max_body_bytes = std::uint64_t{16} << 20;
@@ -151,14 +154,15 @@ Status VllmServer::CheckExact(const std::filesystem::path& mirror) {
 Status VllmServer::LoadAnew(Version version, const std::filesystem::path& mirror) {
   std::error_code ignored;
   const std::string path = std::filesystem::absolute(mirror, ignored).lexically_normal().string();
-  const std::pair<const char*, Json> steps[] = {
-      {"/collective_rpc", {{"method", "reload_weights"}, {"kwargs", {{"weights_path", path}}}}},
-      {"/reset_prefix_cache?reset_running_requests=true&reset_external=true", Json::object()},
-      {"/update_weight_version", {{"new_version", std::to_string(version)}}},
-      {"/resume", Json::object()},
+  const std::pair<const char*, std::optional<Json>> steps[] = {
+      {"/collective_rpc", Json{{"method", "reload_weights"}, {"kwargs", {{"weights_path", path}}}}},
+      {"/reset_prefix_cache?reset_running_requests=true&reset_external=true", std::nullopt},
+      {"/update_weight_version", Json{{"new_version", std::to_string(version)}}},
+      {"/resume", std::nullopt},
   };
   for (const auto& [route, body] : steps) {
-    const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string text =
+        body.has_value() ? body->dump(-1, ' ', false, Json::error_handler_t::replace) : std::string();
     WW_TRY(const HttpAnswer answer, Ask("POST", route, text));
     const Json said = ParseObject(answer.BodyText());
     const auto success = said.find("success");

@@ -223,6 +223,18 @@ class Server:
         """Starts; what it returns waits for the result, or raises what went wrong."""
         return self._threads.submit(self.generate, tokens, count).result
 
+    def generate_across_an_update(self, run, tokens, count):
+        """The next version, and what was generated while it came. Either may be the quicker one, so it is tried again
+        until one falls into the other."""
+        for _ in range(20):
+            result = self.generate_in_background(tokens, count)
+            version = run.step()
+            self.wait_for_version(version)
+            made = result()
+            if len(made[2]) > 1:
+                return version, made
+        raise AssertionError("no update came while tokens were generated")
+
     def pid(self, name):
         """Of a process of the server, by the name that its lines in the log have."""
         return int(re.findall(rf"\({name} pid=(\d+)\)", self.log.read_text())[-1])

@@ -13,10 +13,7 @@ def test_two_workers_follow_exactly(tmp_path, start):
     first = server.answers()
     for _ in range(5):
         server.wait_for_version(run.step())
-    result = server.generate_in_background(PROMPTS[0], 400)
-    version = run.step()
-    server.wait_for_version(version)
-    tokens, logprobs, spans, _ = result()
+    version, (tokens, logprobs, spans, _) = server.generate_across_an_update(run, PROMPTS[0], 900)
     assert [made_by for made_by, _, _ in spans] == [version - 1, version]
     answers = server.answers()
     assert answers != first
@@ -27,7 +24,7 @@ def test_two_workers_follow_exactly(tmp_path, start):
     assert fresh.status["version"] == version
     assert fresh.answers() == answers
     switch = spans[0][2]
-    assert fresh.generate(PROMPTS[0] + tokens[:switch], 400 - switch)[:2] == (tokens[switch:], logprobs[switch:])
+    assert fresh.generate(PROMPTS[0] + tokens[:switch], 900 - switch)[:2] == (tokens[switch:], logprobs[switch:])
 
     # A worker that is gone ends the server: it neither answers nor hangs.
     os.kill(fresh.pid("Worker_TP1"), signal.SIGKILL)

@@ -30,7 +30,7 @@ def share_of_high_words(completion_ids, **kwargs):
 def save_first(folder):
     """A model in fp32 with a tokenizer of as many words as it has."""
     torch.manual_seed(0)
-    make_model("dense", tied=False).save_pretrained(folder)
+    make_model(False, {}).save_pretrained(folder)
     words = {word: i for i, word in enumerate([*SPECIAL, *(f"w{i}" for i in range(WORDS))])}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
