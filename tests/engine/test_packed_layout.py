@@ -35,11 +35,9 @@ def test_one_member_of_a_fused_module_brings_the_others_along(server, run, refer
 
 
 def test_a_long_generation_goes_on_with_the_new_version(server, run, reference):
-    before = run.version
-    result = server.generate_in_background(PROMPTS[0], 900)
-    after = run.step()
-    server.wait_for_version(after)
-    tokens, logprobs, spans, _ = result()
+    server.wait_for_version(run.version)
+    after, (tokens, logprobs, spans, _) = server.generate_across_an_update(run, PROMPTS[0], 900)
+    before = after - 1
     assert [version for version, _, _ in spans] == [before, after]
     switch = spans[0][2]
     old = reference.generate(run.checkpoint(before), [(PROMPTS[0], switch)], plain=False)

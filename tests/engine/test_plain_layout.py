@@ -43,12 +43,9 @@ def test_it_follows_exactly(server, run, reference):
 
 
 def test_a_long_generation_goes_on_with_the_new_version(server, run, reference):
-    before = run.version
-    server.wait_for_version(before)
-    result = server.generate_in_background(PROMPTS[0], 900)
-    after = run.step()
-    server.wait_for_version(after)
-    tokens, logprobs, spans, header = result()
+    server.wait_for_version(run.version)
+    after, (tokens, logprobs, spans, header) = server.generate_across_an_update(run, PROMPTS[0], 900)
+    before = after - 1
     assert [version for version, _, _ in spans] == [before, after]
     assert header == " ".join(f"{version}:{start}-{end}" for version, start, end in spans)
     (_, start, switch), (_, again, end) = spans
