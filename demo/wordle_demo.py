@@ -21,10 +21,10 @@ import tomllib
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(ROOT / "tools")]
 
+from s3_admin import administer  # noqa: E402
 from wordle import report  # noqa: E402
-from wordle.make_bucket import make_bucket  # noqa: E402
 from wordle.model import STEPS as WARM_STEPS  # noqa: E402
 from wordle.play import evaluate  # noqa: E402
 from wordle.processes import Failed, Processes, free_port, get  # noqa: E402
@@ -184,7 +184,7 @@ class Demo:
         """A new bucket of the service that was started for this."""
         endpoint = os.environ[S3_ENDPOINT]
         key, secret = (os.environ[f"WEIGHTWIRE_TEST_S3_{name}_KEY"] for name in ("ACCESS", "SECRET"))
-        make_bucket(endpoint, "wordle", key, secret)
+        administer("PUT", "wordle")
         if self._options.chaos:
             port = free_port()
             to = ["--to", endpoint.removeprefix("http://"), "--closed", self.closed]

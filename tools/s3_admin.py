@@ -1,4 +1,4 @@
-"""Requests to an S3 service that the command has no need of, such as making buckets: for tests and benchmarks.
+"""Requests to an S3 service that the command has no need of, such as making buckets: for tests, benchmarks, the demo.
 
 python tools/s3_admin.py BUCKET        makes a bucket at the service that tests/store/with_rgw has started
 """

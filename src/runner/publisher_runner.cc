@@ -13,52 +13,18 @@ Result<std::unique_ptr<PublisherRunner>> PublisherRunner::Open(Run run, Publishe
   };
   WW_TRY(runner->publisher_, Publisher::Open(std::move(run), std::move(options), tools));
   for (const Lane lane : kAllLanes) {
-    runner->threads_.emplace_back([self = runner.get(), lane] { self->RunLane(lane); });
+    runner->threads_.Run(*runner->publisher_, lane, [] {});
   }
   return runner;
 }
 
-PublisherRunner::~PublisherRunner() { Stop(); }
-
-void PublisherRunner::Stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  for (std::thread& thread : threads_) {
-    if (thread.joinable()) thread.join();
-  }
-}
-
-void PublisherRunner::RunLane(Lane lane) {
-  std::unique_lock lock(mutex_);
-  while (!stop_) {
-    std::optional<Job> job = publisher_->Next(lane);
-    if (!job.has_value()) {
-      const auto due = publisher_->Due(lane);
-      if (due.has_value()) {
-        changed_.wait_for(lock, *due - clock_.Monotonic());
-      } else {
-        changed_.wait(lock);
-      }
-      continue;
-    }
-    lock.unlock();
-    publisher_->Execute(*job);
-    lock.lock();
-    publisher_->Finish(std::move(*job));
-    changed_.notify_all();
-  }
-}
-
 Result<Ticket> PublisherRunner::Publish(const StateBits& bits, std::uint64_t step) {
-  std::unique_lock lock(mutex_);
+  LaneThreads::Lock lock = threads_.Take();
   Admission admission = publisher_->Admit();
   while (!admission.stopped.has_value() && admission.full) {
     if (publisher_->skips_when_full()) return publisher_->TicketWithoutVersion(TicketStage::kSkipped, step);
-    if (stop_) return Error(ErrorCode::kUnavailable, "cannot publish: the publisher is being stopped");
-    changed_.wait(lock);
+    if (threads_.stopped()) return Error(ErrorCode::kUnavailable, "cannot publish: the publisher is being stopped");
+    threads_.Wait(lock);
     admission = publisher_->Admit();
   }
   if (admission.stopped.has_value()) return *admission.stopped;
@@ -72,49 +38,39 @@ Result<Ticket> PublisherRunner::Publish(const StateBits& bits, std::uint64_t ste
   lock.lock();
   Ticket ticket = publisher_->Enqueue(std::move(*draft));
   lock.unlock();
-  changed_.notify_all();
+  threads_.Notify();
   return ticket;
 }
 
 bool PublisherRunner::WaitForRoom(std::chrono::nanoseconds at_most) const {
-  std::unique_lock lock(mutex_);
+  LaneThreads::Lock lock = threads_.Take();
   const auto has_room = [&] {
     const Admission admission = publisher_->Admit();
-    return stop_ || !admission.full || admission.stopped.has_value() || publisher_->skips_when_full();
+    return threads_.stopped() || !admission.full || admission.stopped.has_value() || publisher_->skips_when_full();
   };
-  WaitFor(lock, at_most, has_room);
+  threads_.WaitFor(lock, at_most, has_room);
   return has_room();
 }
 
 TicketStatus PublisherRunner::Look(const Ticket& ticket) const {
-  const std::lock_guard lock(mutex_);
+  const LaneThreads::Lock lock = threads_.Take();
   return *ticket;
 }
 
-template <typename Condition>
-void PublisherRunner::WaitFor(std::unique_lock<std::mutex>& lock, std::optional<std::chrono::nanoseconds> at_most,
-                              Condition&& condition) const {
-  if (at_most.has_value()) {
-    changed_.wait_for(lock, *at_most, std::forward<Condition>(condition));
-  } else {
-    changed_.wait(lock, std::forward<Condition>(condition));
-  }
-}
-
 TicketStatus PublisherRunner::Wait(const Ticket& ticket, std::optional<std::chrono::nanoseconds> at_most) const {
-  std::unique_lock lock(mutex_);
-  WaitFor(lock, at_most, [&] { return ticket->IsFinal() || stop_; });
+  LaneThreads::Lock lock = threads_.Take();
+  threads_.WaitFor(lock, at_most, [&] { return ticket->IsFinal() || threads_.stopped(); });
   return *ticket;
 }
 
 bool PublisherRunner::Drain(std::optional<std::chrono::nanoseconds> at_most) const {
-  std::unique_lock lock(mutex_);
-  WaitFor(lock, at_most, [&] { return publisher_->idle() || stop_; });
+  LaneThreads::Lock lock = threads_.Take();
+  threads_.WaitFor(lock, at_most, [&] { return publisher_->idle() || threads_.stopped(); });
   return publisher_->idle();
 }
 
 PublisherStatus PublisherRunner::status() const {
-  const std::lock_guard lock(mutex_);
+  const LaneThreads::Lock lock = threads_.Take();
   return publisher_->status();
 }
 

@@ -8,17 +8,15 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
-#include <vector>
 
 #include "base/result.h"
 #include "log/run.h"
 #include "publish/publisher.h"
+#include "runner/lane_threads.h"
 
 namespace weightwire {
 
@@ -27,8 +25,6 @@ class PublisherRunner {
   // As Publisher::Open; the tools' exclusion is the runner's own. What the tools point to must outlive it.
   static Result<std::unique_ptr<PublisherRunner>> Open(Run run, PublisherOptions options, PublisherTools tools);
 
-  // Stops.
-  ~PublisherRunner();
   PublisherRunner(const PublisherRunner&) = delete;
   PublisherRunner& operator=(const PublisherRunner&) = delete;
 
@@ -48,24 +44,16 @@ class PublisherRunner {
 
   // Threads end after what they are at. What is spooled stays there for the next start; what is in memory is lost.
   // Whoever waits is told.
-  void Stop();
+  void Stop() { threads_.Stop(); }
 
   [[nodiscard]] PublisherStatus status() const;
 
  private:
-  explicit PublisherRunner(const Clock& clock) : clock_(clock) {}
-  void RunLane(Lane lane);
-  template <typename Condition>
-  void WaitFor(std::unique_lock<std::mutex>& lock, std::optional<std::chrono::nanoseconds> at_most,
-               Condition&& condition) const;
+  explicit PublisherRunner(const Clock& clock) : threads_(clock) {}
 
-  const Clock& clock_;
   std::mutex base_mutex_;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  std::unique_ptr<Publisher> publisher_;  // its guarded calls: by mutex_
-  bool stop_ = false;                     // guarded by mutex_
-  std::vector<std::thread> threads_;
+  std::unique_ptr<Publisher> publisher_;  // its guarded calls: with the lock of threads_
+  LaneThreads threads_;                   // ends before what it works on
 };
 
 }  // namespace weightwire

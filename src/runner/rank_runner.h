@@ -8,19 +8,18 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "base/result.h"
 #include "log/run.h"
 #include "publish/rank_publisher.h"
+#include "runner/lane_threads.h"
 
 namespace weightwire {
 
@@ -30,8 +29,6 @@ class RankRunner {
   static Result<std::unique_ptr<RankRunner>> Open(Run run, RankOptions options, PublisherTools tools,
                                                   std::string_view start);
 
-  // Stops.
-  ~RankRunner();
   RankRunner(const RankRunner&) = delete;
   RankRunner& operator=(const RankRunner&) = delete;
 
@@ -63,26 +60,18 @@ class RankRunner {
   void LoseTouch(const Error& why);
 
   // Threads end after what they are at. Whoever waits is told.
-  void Stop();
+  void Stop() { threads_.Stop(); }
   [[nodiscard]] PublisherStatus status() const;
   // Why rank 0 cannot be heard, if so.
   [[nodiscard]] std::optional<Error> out_of_touch() const;
 
  private:
-  explicit RankRunner(const Clock& clock) : clock_(clock) {}
-  void RunLane(RankLane lane);
-  template <typename Condition>
-  void WaitFor(std::unique_lock<std::mutex>& lock, std::optional<std::chrono::nanoseconds> at_most,
-               Condition&& condition) const;
+  explicit RankRunner(const Clock& clock) : threads_(clock) {}
 
-  const Clock& clock_;
   std::mutex base_mutex_;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  std::unique_ptr<RankPublisher> publisher_;  // its guarded calls: by mutex_
-  std::vector<BoardMessage> outgoing_;        // guarded by mutex_, as the rest
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
+  std::unique_ptr<RankPublisher> publisher_;  // its guarded calls: with the lock of threads_
+  std::vector<BoardMessage> outgoing_;        // the same
+  LaneThreads threads_;                       // ends before what it works on
 };
 
 }  // namespace weightwire
