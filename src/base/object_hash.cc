@@ -1,13 +1,32 @@
 #include "base/object_hash.h"
 
 #include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "base/check.h"
+#include "base/sha256_pair.h"
 
 namespace weightwire {
 
 Sha256Digest ObjectHash(std::span<const std::uint8_t> bytes) {
-  ObjectHasher hasher;
-  hasher.Update(bytes);
-  return hasher.Finish();
+  std::vector<Sha256Digest> chunks(HashChunkCount(bytes.size()));
+  HashChunks(bytes, chunks);
+  return ObjectHashOfChunks(chunks);
+}
+
+void HashChunks(std::span<const std::uint8_t> bytes, std::span<Sha256Digest> hashes) {
+  WW_CHECK(hashes.size() == HashChunkCount(bytes.size()));
+  std::size_t next = 0;
+  for (; bytes.size() >= 2 * kHashChunkBytes; bytes = bytes.subspan(2 * kHashChunkBytes), next += 2) {
+    std::tie(hashes[next], hashes[next + 1]) =
+        Sha256PairOf(bytes.first(kHashChunkBytes), bytes.subspan(kHashChunkBytes, kHashChunkBytes));
+  }
+  for (; !bytes.empty(); ++next) {
+    const std::size_t size = std::min<std::size_t>(bytes.size(), kHashChunkBytes);
+    hashes[next] = Sha256Of(bytes.first(size));
+    bytes = bytes.subspan(size);
+  }
 }
 
 Sha256Digest ObjectHashOfChunks(std::span<const Sha256Digest> chunks) {

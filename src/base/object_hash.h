@@ -12,6 +12,12 @@ namespace weightwire {
 inline constexpr std::uint64_t kHashChunkBytes = std::uint64_t{4} << 20;
 
 [[nodiscard]] Sha256Digest ObjectHash(std::span<const std::uint8_t> bytes);
+[[nodiscard]] constexpr std::uint64_t HashChunkCount(std::uint64_t size_bytes) {
+  return (size_bytes + kHashChunkBytes - 1) / kHashChunkBytes;
+}
+// The hashes of the chunks of `bytes`, which begin where a chunk does; fastest for two chunks or more at a time.
+// REQUIRES: as many hashes as there are chunks.
+void HashChunks(std::span<const std::uint8_t> bytes, std::span<Sha256Digest> hashes);
 // From the hashes of the chunks, in order.
 [[nodiscard]] Sha256Digest ObjectHashOfChunks(std::span<const Sha256Digest> chunks);
 

@@ -153,7 +153,7 @@ class Follower {
   Result<FollowerStep> Plan(const KnownRecord& target);
   Result<FollowerStep> Fetch();
   Result<FollowerStep> Load();
-  void HashChunks(std::span<const std::uint8_t> piece, std::vector<Sha256Digest>& chunks) const;
+  void AddChunkHashes(std::span<const std::uint8_t> piece, std::vector<Sha256Digest>& chunks) const;
   Result<FollowerStep> FinishLoad();
   Result<FollowerStep> Stage();
 

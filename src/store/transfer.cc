@@ -48,15 +48,10 @@ Status ForAllPieces(std::uint64_t count, std::size_t threads,
   return error.Get();
 }
 
-std::uint64_t ChunkCount(std::uint64_t size_bytes) { return (size_bytes + kHashChunkBytes - 1) / kHashChunkBytes; }
-
-// Hashes the chunks of a piece that begins at `offset`, a multiple of the chunk size.
-void HashChunks(std::uint64_t offset, std::span<const std::uint8_t> piece, std::span<Sha256Digest> hashes) {
+// The places of a piece's chunks among all; the piece begins at `offset`, a multiple of the chunk size.
+std::span<Sha256Digest> ChunksAt(std::span<Sha256Digest> chunks, std::uint64_t offset, std::uint64_t size_bytes) {
   WW_CHECK(offset % kHashChunkBytes == 0);
-  for (std::uint64_t done = 0; done < piece.size(); done += kHashChunkBytes) {
-    hashes[(offset + done) / kHashChunkBytes] =
-        Sha256Of(piece.subspan(done, std::min<std::uint64_t>(kHashChunkBytes, piece.size() - done)));
-  }
+  return chunks.subspan(offset / kHashChunkBytes, HashChunkCount(size_bytes));
 }
 
 Status CompareHash(std::span<const Sha256Digest> chunks, const Sha256Digest& expected, std::string_view what) {
@@ -106,7 +101,7 @@ std::span<std::uint8_t> FileSink::Room(std::uint64_t /*offset*/, std::uint64_t s
 Status UploadObject(Store& store, std::string_view key, ByteSource& source, const Sha256Digest& hash,
                     const TransferOptions& options) {
   const std::uint64_t size = source.size_bytes();
-  std::vector<Sha256Digest> chunks(ChunkCount(size));
+  std::vector<Sha256Digest> chunks(HashChunkCount(size));
   const auto damaged = [&] {
     return options.check_source ? CompareHash(chunks, hash, fmt::format("cannot upload {}", key)) : Ok();
   };
@@ -114,7 +109,7 @@ Status UploadObject(Store& store, std::string_view key, ByteSource& source, cons
   if (size <= options.single_put_bytes) {
     std::vector<std::uint8_t> scratch;
     WW_TRY(const auto bytes, source.Bytes(0, size, scratch));
-    if (options.check_source) HashChunks(0, bytes, chunks);
+    if (options.check_source) HashChunks(bytes, chunks);
     WW_RETURN_IF_ERROR(damaged());
     WW_RETURN_IF_ERROR(store.Put(key, bytes));
     if (options.progress) options.progress(size);
@@ -132,7 +127,7 @@ Status UploadObject(Store& store, std::string_view key, ByteSource& source, cons
                      [&](std::uint64_t offset, std::uint64_t part_bytes,
                          std::vector<std::uint8_t>& scratch) -> Result<std::span<const std::uint8_t>> {
                        WW_TRY(const auto bytes, source.Bytes(offset, part_bytes, scratch));
-                       if (options.check_source) HashChunks(offset, bytes, chunks);
+                       if (options.check_source) HashChunks(bytes, ChunksAt(chunks, offset, bytes.size()));
                        return bytes;
                      });
 }
@@ -147,7 +142,7 @@ Status PutInParallel(Store& store, std::string_view key, std::span<const std::ui
 Status DownloadObject(Store& store, std::string_view key, std::uint64_t size_bytes, const Sha256Digest& hash,
                       ByteSink& sink, const TransferOptions& options) {
   WW_CHECK(options.read_bytes >= 1 && options.read_bytes % kHashChunkBytes == 0);
-  std::vector<Sha256Digest> chunks(ChunkCount(size_bytes));
+  std::vector<Sha256Digest> chunks(HashChunkCount(size_bytes));
   const std::uint64_t count = (size_bytes + options.read_bytes - 1) / options.read_bytes;
   WW_RETURN_IF_ERROR(
       ForAllPieces(count, options.threads, [&](std::uint64_t index, std::vector<std::uint8_t>& scratch) -> Status {
@@ -155,7 +150,7 @@ Status DownloadObject(Store& store, std::string_view key, std::uint64_t size_byt
         const std::span<std::uint8_t> room =
             sink.Room(offset, std::min(options.read_bytes, size_bytes - offset), scratch);
         WW_RETURN_IF_ERROR(store.Read(key, offset, room));
-        HashChunks(offset, room, chunks);
+        HashChunks(room, ChunksAt(chunks, offset, room.size()));
         WW_RETURN_IF_ERROR(sink.Take(offset, room));
         if (options.progress) options.progress(room.size());
         return Ok();

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "base/sha256_pair.h"
+
 namespace weightwire {
 namespace {
 
@@ -23,6 +25,27 @@ RC_GTEST_PROP(Sha256Property, PiecesDoNotMatter, (const std::vector<std::uint8_t
   hash.Update(std::span(bytes).first(cut));
   hash.Update(std::span(bytes).subspan(cut));
   RC_ASSERT(hash.Finish() == Sha256Of(bytes));
+}
+
+// Every place of a message's end within its last block, where the length moves into a block of its own too.
+TEST(Sha256Pair, EachIsTheHashOfItsOwnBytes) {
+  std::vector<std::uint8_t> bytes(400);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 167 + (i >> 3));
+  for (std::size_t size = 0; size <= 200; ++size) {
+    const auto first = std::span(bytes).first(size);
+    const auto second = std::span(bytes).subspan(199, size);
+    const auto [of_first, of_second] = Sha256PairOf(first, second);
+    EXPECT_EQ(ToHex(of_first), ToHex(Sha256Of(first))) << size;
+    EXPECT_EQ(ToHex(of_second), ToHex(Sha256Of(second))) << size;
+  }
+}
+
+RC_GTEST_PROP(Sha256PairProperty, EachIsTheHashOfItsOwnBytes, (const std::vector<std::uint8_t>& bytes)) {
+  const std::size_t size = bytes.size() / 2;
+  const auto first = std::span(bytes).first(size);
+  const auto second = std::span(bytes).last(size);
+  const auto hashes = Sha256PairOf(first, second);
+  RC_ASSERT(hashes == std::pair(Sha256Of(first), Sha256Of(second)));
 }
 
 TEST(Sha256FromHex, AcceptsOneSpellingOnly) {
