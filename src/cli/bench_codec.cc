@@ -175,7 +175,7 @@ class CodecBench {
   // --- ours ---
 
   Status TimeEncode() {
-    const auto delta = figures_.encode.Time([&] { return EncodeDelta(request_, kernels(), pool()); });
+    const auto delta = figures_.encode.Time([&] { return EncodeDelta(request_, kernels(), pool(), scratch_); });
     if (!delta.ok()) return delta.error();
     if (delta.value().file != file_) return Error(ErrorCode::kCorrupt, "encoding the same twice gave other bytes");
     return Ok();
@@ -299,6 +299,7 @@ class CodecBench {
   MemoryState new_;
   MemoryState work_;  // the copy that is updated
   const Machine& machine_;
+  EncodeScratch scratch_;  // as a publisher keeps one
   StatePair pair_;
   std::vector<Digest> digests_;  // of the old state
   EncodeRequest request_;

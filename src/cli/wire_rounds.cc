@@ -121,7 +121,7 @@ class Rounds {
     EncodeRequest request = RequestFor(pair, base_digests_, CodingRequest::kSmallest);
     request.keep_old = true;
     for (std::size_t i = 0; i < request.entries.size(); ++i) request.entries[i].update = base_->tensors[i].data();
-    auto encoded = figures_.encode.Time([&] { return EncodeDelta(request, kernels(), pool()); });
+    auto encoded = figures_.encode.Time([&] { return EncodeDelta(request, kernels(), pool(), scratch_); });
     if (!encoded.ok()) return encoded.error();
     base_digests_ = std::move(encoded.value().digests_after);
     return Ok();
@@ -213,6 +213,7 @@ class Rounds {
   std::unique_ptr<Mirror> mirror_;
   std::optional<Follower> follower_;
   WireRounds figures_;
+  EncodeScratch scratch_;  // as a publisher keeps one
 };
 
 }  // namespace

@@ -51,18 +51,31 @@ struct Worker {
   TileEncoder encoder;
   std::vector<std::uint8_t> streams;
   std::vector<ReplacedUnits> replaced;
+  KeptBits kept;                   // what `replaced` points to
   std::vector<std::uint8_t> read;  // new units of the tiles in work, if they come from a reader in large pieces
   std::optional<Error> error;      // the first
+
+  // For the next encoding: as new, but with the memory it has, unless an unusual state made that large.
+  void Reset() {
+    constexpr std::size_t kKeepBytes = std::size_t{16} << 20;
+    for (std::vector<std::uint8_t>* bytes : {&streams, &read}) {
+      if (bytes->capacity() > kKeepBytes) *bytes = {};
+      bytes->clear();
+    }
+    if (encoder.memory_bytes() > kKeepBytes) encoder = TileEncoder(encoder.kernels());
+    replaced.clear();
+    kept = {};
+    error.reset();
+  }
 };
 
 Error BadRequest(const std::string& what) { return {ErrorCode::kInvalidArgument, "cannot encode: " + what}; }
 
 class DeltaEncoder {
  public:
-  DeltaEncoder(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool)
-      : request_(request), kernels_(kernels), pool_(pool) {
-    for (std::size_t i = 0; i < pool.threads(); ++i) workers_.emplace_back(kernels);
-  }
+  // REQUIRES: a worker for each thread of the pool, as new.
+  DeltaEncoder(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool, std::span<Worker> workers)
+      : request_(request), kernels_(kernels), pool_(pool), workers_(workers) {}
 
   Result<EncodedDelta> Run() {
     WW_RETURN_IF_ERROR(CheckRequest());
@@ -277,12 +290,19 @@ class DeltaEncoder {
     const std::span<TileInput> inputs = std::span(tiles).first(count);
     const std::uint64_t first_unit = std::uint64_t{first_tile} << work.coding->tile_log2;
     WW_RETURN_IF_ERROR(ProvideNewUnits(work, first_unit, inputs, worker.read));
+    const TileDone account = [&](std::size_t k) -> Status {
+      return WithUnit(unit_bytes, [&]<typename Unit>() {
+        return AccountFor<Unit>(work, first_tile + k, tiles[k], worker, worker.encoder.changes(k));
+      });
+    };
     if (work.coding->mode == EntryMode::kSparse) {
-      WW_RETURN_IF_ERROR(worker.encoder.EncodeSparse(inputs, unit_bytes, *tables));
+      WW_RETURN_IF_ERROR(worker.encoder.EncodeSparse(inputs, unit_bytes, *tables, account));
     } else if (work.coding->mode == EntryMode::kDense) {
-      WW_RETURN_IF_ERROR(worker.encoder.EncodeDense(inputs, unit_bytes, *tables));
+      WW_RETURN_IF_ERROR(worker.encoder.EncodeDense(inputs, unit_bytes, *tables, account));
     } else if (work.source->has_old) {
-      WW_RETURN_IF_ERROR(worker.encoder.Compare(inputs, unit_bytes));
+      WW_RETURN_IF_ERROR(worker.encoder.Compare(inputs, unit_bytes, account));
+    } else {
+      for (std::size_t k = 0; k < count; ++k) AccountForNew(work, first_tile + k, tiles[k]);
     }
     for (std::size_t k = 0; k < count; ++k) {
       const std::size_t tile = first_tile + k;
@@ -295,35 +315,30 @@ class DeltaEncoder {
         work.streams[tile] = {worker_index, worker.streams.size(), static_cast<std::uint32_t>(stream.size())};
         worker.streams.insert(worker.streams.end(), stream.begin(), stream.end());
       }
-      WithUnit(unit_bytes,
-               [&]<typename Unit>() { AccountFor<Unit>(work, tile, tiles[k], worker, worker.encoder.changes(k)); });
     }
     return Ok();
   }
 
+  // Digest and count of one tile of a tensor that was not there before.
+  void AccountForNew(Work& work, std::size_t tile, const TileInput& input) const {
+    const std::uint64_t begin = std::uint64_t{tile} << work.coding->tile_log2;
+    const auto unit_bytes = static_cast<std::uint64_t>(work.map->unit_bytes());
+    work.changed[tile] = input.count;
+    Digest digest;
+    work.map->ForEachRun(begin, input.count, [&](std::uint64_t at, std::uint64_t tensor_unit, std::uint64_t size) {
+      const std::uint8_t* from = input.new_units + (at - begin) * unit_bytes;
+      digest += DigestOfRun({from, size * unit_bytes}, tensor_unit * unit_bytes, kernels_);
+    });
+    work.digest_change[tile] = digest;
+  }
+
   // Digest, counts, the base copy and the old bits of one tile.
   template <typename Unit>
-  void AccountFor(Work& work, std::size_t tile, const TileInput& input, Worker& worker, const TileChanges& changes) {
+  Status AccountFor(Work& work, std::size_t tile, const TileInput& input, Worker& worker, const TileChanges& changes) {
     const std::uint64_t begin = std::uint64_t{tile} << work.coding->tile_log2;
-    if (!work.source->has_old) {
-      work.changed[tile] = input.count;
-      Digest digest;
-      work.map->ForEachRun(begin, input.count, [&](std::uint64_t at, std::uint64_t tensor_unit, std::uint64_t size) {
-        const std::uint8_t* from = input.new_units + (at - begin) * sizeof(Unit);
-        digest += DigestOfRun({from, size * sizeof(Unit)}, tensor_unit * sizeof(Unit), kernels_);
-      });
-      work.digest_change[tile] = digest;
-      return;
-    }
     const std::span<const std::uint32_t> changed = changes.positions;
     work.changed[tile] = static_cast<std::uint32_t>(changed.size());
-    if (changed.empty()) return;
-    const bool keep = request_.keep_old;
-    ReplacedUnits replaced;
-    if (keep) {
-      replaced = {work.position, begin, {changed.begin(), changed.end()}, {}};
-      replaced.old_units.assign(changes.old_units, changes.old_units + changed.size() * sizeof(Unit));
-    }
+    if (changed.empty()) return Ok();
     DigestOfChanges digest(kernels_);
     std::span<const std::uint32_t> left = changed;
     work.map->ForEachRun(begin, input.count, [&](std::uint64_t at, std::uint64_t tensor_unit, std::uint64_t size) {
@@ -337,13 +352,18 @@ class DeltaEncoder {
     work.digest_change[tile] = digest.Finish();
     work.single_steps[tile] =
         work.coding->mode == EntryMode::kSparse ? changes.single_steps : CountSingleSteps<Unit>(work, changes);
-    if (keep) worker.replaced.push_back(std::move(replaced));
+    if (request_.keep_old) {
+      const std::span old_units(changes.old_units, changed.size() * sizeof(Unit));
+      WW_TRY(const ReplacedUnits replaced, worker.kept.Keep({work.position, begin, changed, old_units}));
+      worker.replaced.push_back(replaced);
+    }
     if (work.source->update != nullptr) {
       std::uint8_t* base = work.source->update + begin * sizeof(Unit);
       for (std::size_t c = 0; c < changed.size(); ++c) {
         StoreUnit<Unit>(base, changed[c], LoadUnit<Unit>(changes.new_units, c));
       }
     }
+    return Ok();
   }
 
   template <typename Unit>
@@ -436,7 +456,8 @@ class DeltaEncoder {
     DescribeStates(parts.index, delta);
     WW_TRY(delta.file, AssembleDeltaFile(parts));
     for (Worker& worker : workers_) {
-      std::move(worker.replaced.begin(), worker.replaced.end(), std::back_inserter(delta.replaced));
+      delta.replaced.insert(delta.replaced.end(), worker.replaced.begin(), worker.replaced.end());
+      delta.kept.push_back(std::move(worker.kept));
     }
     return delta;
   }
@@ -467,16 +488,36 @@ class DeltaEncoder {
   const EncodeRequest& request_;
   const Kernels& kernels_;
   ThreadPool& pool_;
+  const std::span<Worker> workers_;
   std::vector<Work> works_;
-  std::vector<Worker> workers_;
   std::vector<TableSet> sets_;
   std::uint64_t thinning_ = 1;
 };
 
 }  // namespace
 
+struct EncodeScratch::Workers {
+  std::vector<Worker> all;
+};
+
+EncodeScratch::EncodeScratch() : workers_(std::make_unique<Workers>()) {}
+EncodeScratch::EncodeScratch(EncodeScratch&&) noexcept = default;
+EncodeScratch& EncodeScratch::operator=(EncodeScratch&&) noexcept = default;
+EncodeScratch::~EncodeScratch() = default;
+
+Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool,
+                                 EncodeScratch& scratch) {
+  std::vector<Worker>& workers = scratch.workers().all;
+  if (!workers.empty() && &workers[0].encoder.kernels() != &kernels) workers.clear();
+  while (workers.size() < pool.threads()) workers.emplace_back(kernels);
+  Result<EncodedDelta> delta = DeltaEncoder(request, kernels, pool, workers).Run();
+  for (Worker& worker : workers) worker.Reset();
+  return delta;
+}
+
 Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool) {
-  return DeltaEncoder(request, kernels, pool).Run();
+  EncodeScratch scratch;
+  return EncodeDelta(request, kernels, pool, scratch);
 }
 
 void TakeBack(std::span<const ReplacedUnits> replaced, std::span<const EncodeEntry> entries,

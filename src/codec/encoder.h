@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "base/threads.h"
 #include "codec/box.h"
 #include "codec/digest.h"
+#include "codec/kept_bits.h"
 #include "codec/kernels.h"
 #include "codec/state.h"
 #include "codec/table_choice.h"
@@ -50,14 +52,6 @@ struct EncodeRequest {
   bool keep_old = false;  // fill EncodedDelta::replaced
 };
 
-// The old bits of an entry's changed units, for taking an update of the base back.
-struct ReplacedUnits {
-  std::size_t entry = 0;         // in EncodeRequest::entries
-  std::uint64_t first_unit = 0;  // positions count from here
-  std::vector<std::uint32_t> positions;
-  std::vector<std::uint8_t> old_units;
-};
-
 struct EntryReport {
   std::uint64_t units = 0;
   std::uint64_t changed = 0;
@@ -69,13 +63,34 @@ struct EntryReport {
 
 struct EncodedDelta {
   std::vector<std::uint8_t> file;
-  std::vector<EntryReport> reports;   // one for each entry of the request
-  std::vector<Digest> digests_after;  // by the layout after; only for a whole delta
-  std::vector<ReplacedUnits> replaced;
+  std::vector<EntryReport> reports;     // one for each entry of the request
+  std::vector<Digest> digests_after;    // by the layout after; only for a whole delta
+  std::vector<ReplacedUnits> replaced;  // what they point to is in `kept`
+  std::vector<KeptBits> kept;
+};
+
+// What encoding works with besides its inputs, some megabytes for each thread. Who encodes again and again keeps one,
+// so that the memory need not come from the system, page by page, for every delta. Movable; one encoding at a time.
+class EncodeScratch {
+ public:
+  EncodeScratch();
+  EncodeScratch(EncodeScratch&&) noexcept;
+  EncodeScratch& operator=(EncodeScratch&&) noexcept;
+  ~EncodeScratch();
+
+  struct Workers;
+  // For encoder.cc.
+  [[nodiscard]] Workers& workers() { return *workers_; }
+
+ private:
+  std::unique_ptr<Workers> workers_;
 };
 
 // Errors: kInvalidArgument when the request contradicts itself (sizes, boxes, order); those of readers. After an error
 // the base copy is as it was, if old bits were to be kept.
+Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool,
+                                 EncodeScratch& scratch);
+// With a scratch of its own.
 Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool);
 
 // Puts the old bits back into the base copy behind `entries`.

@@ -28,7 +28,7 @@ Status TileEncoder::FindChanged(const TileInput& tile, Lane& lane) {
     const std::uint32_t count = std::min(kChunkUnits, tile.count - begin);
     const std::uint8_t* old_units = tile.old_units + std::size_t{begin} * sizeof(Unit);
     WW_TRY(const std::uint8_t* new_units, NewUnits(tile, begin, count, sizeof(Unit)));
-    const std::uint32_t found = kernels_.find_changed(old_units, new_units, count, sizeof(Unit), in_chunk.data());
+    const std::uint32_t found = kernels_->find_changed(old_units, new_units, count, sizeof(Unit), in_chunk.data());
     lane.MakeRoom(total + found, sizeof(Unit));
     // The bits are taken along now, while they are at hand.
     for (std::uint32_t k = 0; k < found; ++k) {
@@ -50,6 +50,16 @@ void TileEncoder::Lane::MakeRoom(std::size_t count, std::size_t unit_bytes) {
   }
 }
 
+std::size_t TileEncoder::memory_bytes() const {
+  std::size_t bytes = times_.capacity() * sizeof(times_[0]) + chunk_.capacity();
+  for (const Lane& lane : lanes_) {
+    bytes += (lane.positions.capacity() + lane.begins.capacity() + lane.words.capacity()) * sizeof(std::uint32_t) +
+             lane.old_units.capacity() + lane.new_units.capacity() + lane.stream.capacity() +
+             lane.events.capacity() * sizeof(RansEvent);
+  }
+  return bytes;
+}
+
 RansEvent* TileEncoder::Lane::EventsRoom(std::size_t count) {
   const std::size_t all = kPushPad + count + kEventRoom;
   if (events.size() < all) events.resize(all);  // the first kPushPad of them stay as they are, certain
@@ -58,12 +68,14 @@ RansEvent* TileEncoder::Lane::EventsRoom(std::size_t count) {
 
 template <typename Unit>
 Status TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane) {
-  const EncodeKernels& kernels = *kernels_.encode;
+  const EncodeKernels& kernels = *kernels_->encode;
   if (times_.size() < TimesRoom(tile.count)) times_.resize(TimesRoom(tile.count));
   ScanResult scanned;
   lane.changed = 0;
-  for (std::uint32_t begin = 0; begin < tile.count; begin += kChunkUnits) {
-    const std::uint32_t count = std::min(kChunkUnits, tile.count - begin);
+  // What a reader makes should not push what it makes it from out of the first cache.
+  const std::uint32_t step = tile.reader != nullptr ? kChunkUnits / 2 : kChunkUnits;
+  for (std::uint32_t begin = 0; begin < tile.count; begin += step) {
+    const std::uint32_t count = std::min(step, tile.count - begin);
     WW_TRY(const std::uint8_t* new_units, NewUnits(tile, begin, count, sizeof(Unit)));
     const ScanChunk chunk = {tile.old_units + std::size_t{begin} * sizeof(Unit), new_units, begin, count, scanned.time};
     lane.MakeRoom(lane.changed + chunk.count + kScanRoom, sizeof(Unit));
@@ -115,11 +127,13 @@ Status TileEncoder::DenseEvents(const TileInput& tile, const ExpandedTables& tab
   return Ok();
 }
 
-Status TileEncoder::EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables) {
+Status TileEncoder::EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables,
+                                 const TileDone& done) {
   WW_CHECK(tiles.size() <= kLanes);
   WW_RETURN_IF_ERROR(WithUnit(unit_bytes, [&]<typename Unit>() -> Status {
     for (std::size_t k = 0; k < tiles.size(); ++k) {
       WW_RETURN_IF_ERROR(SparseEvents<Unit>(tiles[k], tables, lanes_[k]));
+      WW_RETURN_IF_ERROR(done(k));
     }
     return Ok();
   }));
@@ -127,12 +141,14 @@ Status TileEncoder::EncodeSparse(std::span<const TileInput> tiles, int unit_byte
   return Ok();
 }
 
-Status TileEncoder::EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables) {
+Status TileEncoder::EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables,
+                                const TileDone& done) {
   WW_CHECK(tiles.size() <= kLanes);
   WW_RETURN_IF_ERROR(WithUnit(unit_bytes, [&]<typename Unit>() -> Status {
     for (std::size_t k = 0; k < tiles.size(); ++k) {
       WW_RETURN_IF_ERROR(FindChanged<Unit>(tiles[k], lanes_[k]));
       WW_RETURN_IF_ERROR(DenseEvents<Unit>(tiles[k], tables, lanes_[k]));
+      WW_RETURN_IF_ERROR(done(k));
     }
     return Ok();
   }));
@@ -140,10 +156,13 @@ Status TileEncoder::EncodeDense(std::span<const TileInput> tiles, int unit_bytes
   return Ok();
 }
 
-Status TileEncoder::Compare(std::span<const TileInput> tiles, int unit_bytes) {
+Status TileEncoder::Compare(std::span<const TileInput> tiles, int unit_bytes, const TileDone& done) {
   WW_CHECK(tiles.size() <= kLanes);
   return WithUnit(unit_bytes, [&]<typename Unit>() -> Status {
-    for (std::size_t k = 0; k < tiles.size(); ++k) WW_RETURN_IF_ERROR(FindChanged<Unit>(tiles[k], lanes_[k]));
+    for (std::size_t k = 0; k < tiles.size(); ++k) {
+      WW_RETURN_IF_ERROR(FindChanged<Unit>(tiles[k], lanes_[k]));
+      WW_RETURN_IF_ERROR(done(k));
+    }
     return Ok();
   });
 }
@@ -155,7 +174,7 @@ void TileEncoder::PushEvents(std::size_t lane_count) {
     if (lane.words.size() < lane.event_count + 1) lane.words.resize(lane.event_count + 1);
     pushes[k] = {lane.EventsRoom(lane.event_count), lane.event_count, lane.words.data()};
   }
-  kernels_.encode->push_events(std::span(pushes).first(lane_count));
+  kernels_->encode->push_events(std::span(pushes).first(lane_count));
   for (std::size_t k = 0; k < lane_count; ++k) {
     lanes_[k].stream.clear();
     if (lanes_[k].event_count == 0) continue;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -34,16 +35,27 @@ struct TileChanges {
   std::uint32_t single_steps = 0;  // changes to the neighbouring number; counted only in sparse tiles
 };
 
+// Called for each tile in turn as soon as changes(k) is known, while its bits are in the cache; the old ones are not
+// needed any more and may be overwritten. An error ends the call that it comes from.
+using TileDone = std::function<Status(std::size_t k)>;
+
 class TileEncoder {
  public:
-  explicit TileEncoder(const Kernels& kernels) : kernels_(kernels) {}
+  explicit TileEncoder(const Kernels& kernels) : kernels_(&kernels) {}
+
+  [[nodiscard]] const Kernels& kernels() const { return *kernels_; }
+  // What it holds between two calls.
+  [[nodiscard]] std::size_t memory_bytes() const;
 
   // Each takes up to kLanes tiles. Afterwards stream(k) is tile k's bytes and changes(k) what it changes, valid until
-  // the next call. The only errors are those of readers. REQUIRES: the tables can code every step that occurs.
-  Status EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables);
-  Status EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables);
+  // the next call. The only errors are those of readers and of `done`. REQUIRES: the tables can code every step that
+  // occurs.
+  Status EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables,
+                      const TileDone& done);
+  Status EncodeDense(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables,
+                     const TileDone& done);
   // Finds the changes, and makes no stream.
-  Status Compare(std::span<const TileInput> tiles, int unit_bytes);
+  Status Compare(std::span<const TileInput> tiles, int unit_bytes, const TileDone& done);
 
   [[nodiscard]] std::span<const std::uint8_t> stream(std::size_t k) const { return lanes_[k].stream; }
   [[nodiscard]] TileChanges changes(std::size_t k) const {
@@ -81,7 +93,7 @@ class TileEncoder {
   Status DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane);
   void PushEvents(std::size_t lane_count);
 
-  const Kernels& kernels_;
+  const Kernels* kernels_;
   std::vector<std::uint32_t> times_;
   std::vector<std::uint8_t> chunk_;
   std::array<Lane, kLanes> lanes_;

@@ -152,12 +152,13 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   }
   std::optional<Result<EncodedDelta>> encoded;
   exclusion_([&] {
-    encoded = EncodeDelta(request, kernels_, pool_);
+    encoded = EncodeDelta(request, kernels_, pool_, scratch_);
     if (!encoded->ok()) return;
-    for (ReplacedUnits& units : encoded->value().replaced) {
-      step.bytes += units.positions.size() * sizeof(std::uint32_t) + units.old_units.size();
-      step.replaced[units.entry].push_back(std::move(units));
+    for (const ReplacedUnits& units : encoded->value().replaced) {
+      step.bytes += units.positions.size_bytes() + units.old_units.size();
+      step.replaced[units.entry].push_back(units);
     }
+    step.kept = std::move(encoded->value().kept);
     for (auto& [tensor, units] : step.replaced) {
       std::ranges::sort(units, {}, &ReplacedUnits::first_unit);
     }

@@ -121,7 +121,8 @@ class BaseCopy {
     std::map<std::size_t, std::vector<std::uint8_t>> removed;
     // The old bits, by tensor of the layout after, each ascending.
     std::map<std::size_t, std::vector<ReplacedUnits>> replaced;
-    std::uint64_t bytes = 0;  // of all that
+    std::vector<KeptBits> kept;  // what `replaced` points to
+    std::uint64_t bytes = 0;     // of all that
   };
 
   [[nodiscard]] StepBack BeginStep(const Layout& after) const;
@@ -134,6 +135,7 @@ class BaseCopy {
   const Kernels& kernels_;
   ThreadPool& pool_;
   const Exclusion exclusion_;
+  EncodeScratch scratch_;
 
   std::unique_ptr<BaseStorage> storage_;
   Version version_ = 0;

@@ -110,7 +110,7 @@ struct Tiles {
         }
       }
       const TileInput input{base.data() + begin * size, fresh.data() + begin * size, ends.back() - begin};
-      EXPECT_TRUE(encoder.Compare({&input, 1}, width).ok());
+      EXPECT_TRUE(encoder.Compare({&input, 1}, width, [](std::size_t) { return Ok(); }).ok());
       streams.emplace_back();
       AppendGapStream(encoder.changes(0), width, streams.back());
     }

@@ -153,7 +153,7 @@ struct Tiles {
       for (std::size_t k = 0; k < lanes; ++k) {
         inputs.push_back({base[begin + k].data(), fresh[begin + k].data(), counts[begin + k]});
       }
-      EXPECT_TRUE(encoder.EncodeSparse(inputs, width, tables).ok());
+      EXPECT_TRUE(encoder.EncodeSparse(inputs, width, tables, [](std::size_t) { return Ok(); }).ok());
       for (std::size_t k = 0; k < lanes; ++k) {
         const auto stream = encoder.stream(k);
         const auto positions = encoder.changes(k).positions;

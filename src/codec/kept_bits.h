@@ -1,0 +1,37 @@
+// The old bits of what an update of the base copy replaced, for taking it back.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/huge_buffer.h"
+#include "base/result.h"
+
+namespace weightwire {
+
+// Of one stretch of an entry. Does not own its arrays: KeptBits does.
+struct ReplacedUnits {
+  std::size_t entry = 0;                     // in EncodeRequest::entries
+  std::uint64_t first_unit = 0;              // positions count from here
+  std::span<const std::uint32_t> positions;  // ascending
+  std::span<const std::uint8_t> old_units;   // one for each position
+};
+
+// Few large pieces of memory, in large pages: a model has thousands of stretches, and small pages that come one by one
+// from the system, for every version anew, cost more than what is written to them. Movable; what it holds stays where
+// it is. One thread at a time.
+class KeptBits {
+ public:
+  // Copies the arrays of `units` and returns it with its spans on the copies. kIo when there is not enough memory.
+  Result<ReplacedUnits> Keep(ReplacedUnits units);
+
+ private:
+  // `size` more bytes, aligned for anything.
+  Result<std::uint8_t*> Room(std::size_t size);
+
+  std::vector<HugeBuffer> pieces_;
+  std::size_t used_ = 0;  // of the last piece
+};
+
+}  // namespace weightwire
