@@ -468,7 +468,11 @@ FollowerStatus Follower::status() const {
   }
   if (!staged_.empty()) status.staged = staged_.back().known.record.version;
   if (newest_.has_value()) status.newest = newest_->record.version;
-  if (!seen_.empty()) status.behind = tools_.clock->Monotonic() - seen_.front().second;
+  if (!seen_.empty()) {
+    // Also while there is no way to it, and so nothing planned.
+    status.newest = std::max(status.newest.value_or(0), seen_.back().first);
+    status.behind = tools_.clock->Monotonic() - seen_.front().second;
+  }
   status.has_lease = leased_at_.has_value() && !lease_refused_;
   if (loading_ != nullptr) {
     status.waits_for = fmt::format("the anchor of version {}", loading_->anchor.manifest.name.version);
