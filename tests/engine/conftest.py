@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tomllib
 import torch
 import transformers
 import weightwire as ww
@@ -25,6 +24,10 @@ from safetensors.torch import load_file, save_file
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import entry_points  # noqa: E402
+
 START_SECONDS = 240
 WAIT_SECONDS = 60
 PROMPTS = [[1, 2, 3, 4, 5], [700, 3, 3, 90], list(range(100, 140))]
@@ -38,19 +41,10 @@ def import_path(tmp_path_factory):
 def make_import_path(path):
     """What servers import: the package as it lies in the tree, with the entry points that its wheel has, and the tests'
     own plugin."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    add_distribution(path, "weightwire", project["entry-points"])
+    entry_points.install(path, "weightwire", entry_points.of_weightwire())
     plugins = {"plain_layout": "engine_tests:plain_layout", "fault": "engine_tests:fault"}
-    add_distribution(path, "engine-tests", {"vllm.general_plugins": plugins})
+    entry_points.install(path, "engine-tests", {"vllm.general_plugins": plugins})
     return os.pathsep.join([str(Path(ww.__file__).parents[1]), str(path), str(HERE / "plugin")])
-
-
-def add_distribution(path, name, groups):
-    folder = path / f"{name.replace('-', '_')}-0.1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
-    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()) for group, points in groups.items()]
-    (folder / "entry_points.txt").write_text("\n".join(lines))
 
 
 def environment(import_path, **more):
@@ -96,6 +90,11 @@ class TrainedRun:
             flat[chosen] = (flat[chosen].float() * 1.1 + 0.02 * torch.randn(len(chosen))).to(flat.dtype)
         return self.publish()
 
+    def go_back(self, version):
+        """Has the next step begin with the weights of an older version."""
+        for name, tensor in self._kept[version].items():
+            self.state[name].copy_(tensor)
+
     def publish(self):
         """The weights as they are; the version's number."""
         ticket = self._publisher.publish(self.version + 1, self.state)
@@ -124,7 +123,10 @@ class TrainedRun:
 
 
 def make_model(tied, shape):
-    config = transformers.Qwen3Config(
+    """With experts if the shape says how many."""
+    has_experts = "num_experts" in shape
+    make_config = transformers.Qwen3MoeConfig if has_experts else transformers.Qwen3Config
+    config = make_config(
         **{
             "vocab_size": 1000,  # not a multiple of 64: there is padding
             "hidden_size": 128,
@@ -138,7 +140,7 @@ def make_model(tied, shape):
             **shape,
         }
     )
-    return transformers.Qwen3ForCausalLM(config)
+    return (transformers.Qwen3MoeForCausalLM if has_experts else transformers.Qwen3ForCausalLM)(config)
 
 
 # --- servers ---
@@ -193,7 +195,20 @@ class Server:
 
     @property
     def status(self):
-        return self.get("/weightwire/status")
+        """Of several API servers one follows; the others say so."""
+        while True:
+            try:
+                return self.get("/weightwire/status")
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or self.process.poll() is not None:
+                    raise
+
+    @property
+    def metrics(self):
+        """Those of ours, by name; of several values under one name, the last."""
+        lines = self.get("/metrics", raw=True).decode().splitlines()
+        found = [re.fullmatch(r"(weightwire_\w+)(?:{.*})? (\S+)", line) for line in lines]
+        return {match[1]: float(match[2]) for match in found if match}
 
     def wait_for(self, condition, what):
         """Until a condition holds of the status; the server says when, not the clock."""

@@ -97,6 +97,7 @@ def test_it_stands_still_goes_back_and_goes_on(server, run, reference):
 def test_a_damaged_object_is_not_applied_and_an_anchor_leads_past_it(server, run, reference):
     before = run.version
     server.wait_for_version(before)
+    failures = server.metrics["weightwire_update_failures_total"]
     server.post("/weightwire/stand_still", {"version": before})
     parts = set((run.bucket / "deltas").rglob("*.safetensors"))
     after = run.step()
@@ -105,12 +106,19 @@ def test_a_damaged_object_is_not_applied_and_an_anchor_leads_past_it(server, run
     server.post("/weightwire/stand_still", {"version": None})
     status = server.wait_for(lambda status: status["last_error"] is not None, "an error")
     assert status["version"] == before
+    metrics = server.metrics
+    assert metrics["weightwire_update_failures_total"] > failures
+    assert (metrics["weightwire_version"], metrics["weightwire_lag_versions"]) == (before, 1)
     assert server.answers() == reference.answers(run.checkpoint(before), plain=True)
     command = [os.environ["WEIGHTWIRE"], "anchor", f"{run.bucket}@{after}", "--from", str(run.checkpoint(after))]
     subprocess.run(command, check=True)
     server.wait_for_version(after)
     assert server.answers() == reference.answers(run.checkpoint(after), plain=True)
-    server.wait_for(lambda status: status["last_error"] is None, "the end of the trouble")
+    status = server.wait_for(lambda status: status["last_error"] is None, "the end of the trouble")
+    metrics = server.metrics
+    assert (metrics["weightwire_version"], metrics["weightwire_lag_versions"]) == (after, 0)
+    assert metrics["weightwire_updates_total"] == metrics["weightwire_commit_seconds_count"] == status["updates"]
+    assert metrics["weightwire_update_failures_total"] == status["failed_updates"]
 
 
 def test_without_its_bucket_it_goes_on_and_then_catches_up(server, run, reference):

@@ -1,16 +1,52 @@
-"""What cannot be done exactly is refused, and nothing is touched: weights that two modules share and pack."""
+"""What cannot be done exactly is refused, and nothing is touched: experts that are packed, and weights that two modules
+share and pack. On a server with two API processes, of which one follows."""
 
+import pytest
 from conftest import TrainedRun
 
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "decoder_sparse_step": 2,  # the second layer has them
+}
 
-def test_tied_weights_that_are_packed_stay_as_they_are(tmp_path, start, reference):
-    run = TrainedRun(tmp_path, tied=True)
-    server = start(run.make_mirror(), run.bucket).wait_until_up()
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    run = TrainedRun(tmp_path_factory.mktemp("run"), tied=True, shape=EXPERTS)
+    yield run
+    run.close()
+
+
+@pytest.fixture(scope="module")
+def server(run, start):
+    return start(run.make_mirror(), run.bucket, arguments=["--api-server-count", "2"]).wait_until_up()
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ("model.layers.1.mlp.experts.", "has not been shown to be exact"),
+        ("model.embed_tokens.", "share a weight"),
+    ],
+)
+def test_it_stays_as_it_is(run, server, reference, names, reason):
     answers = reference.answers(run.checkpoint(0), plain=False)
     assert server.answers() == answers
-    run.step()
-    status = server.wait_for(lambda status: status["last_error"] is not None, "a refusal")
-    assert "share a weight" in status["last_error"]
-    assert (status["version"], status["newest"], status["updates"]) == (0, 1, 0)
+    run.go_back(0)
+    version = run.step([name for name in run.state if name.startswith(names)])
+    status = server.wait_for(lambda status: reason in (status["last_error"] or ""), "a refusal")
+    assert (status["version"], status["newest"], status["updates"]) == (0, version, 0)
     assert server.answers() == answers
-    run.close()
+    metrics = server.metrics
+    assert metrics["weightwire_update_failures_total"] >= 1
+    assert (metrics["weightwire_version"], metrics["weightwire_lag_versions"]) == (0, version)
+
+
+def test_what_touches_nothing_of_it_is_done(run, server, reference):
+    run.go_back(0)
+    version = run.step(["model.norm.weight", "model.layers.0.self_attn.q_proj.weight"], share=2)
+    assert server.wait_for_version(version)["updates"] == 1
+    assert server.answers() == reference.answers(run.checkpoint(version), plain=False)
+    assert server.metrics["weightwire_updates_total"] == 1

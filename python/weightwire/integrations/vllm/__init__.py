@@ -11,6 +11,7 @@ shadow      which element of a checkpoint goes where, learned from the model's o
 places      the map that comes of it
 derived     which modules keep something made from their weights
 reload      for those: the model's own loader once more, for whole modules
+metrics     what is counted, for `/metrics`
 mirror      reading a mirror's tensors, and what it says of itself
 change_file a staged change on its way from the API server to the workers
 """

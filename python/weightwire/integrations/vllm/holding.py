@@ -100,14 +100,14 @@ class Holding:
             if tensor.is_contiguous() and not tensor.is_meta and tensor.numel() > 0
         }
         self._readable, self._plain, self._refused = self._sort_parameters(shadow, learned, live)
-        self.stale = {
-            place.parameter
-            for place in learned.places
-            if place.parameter in self._plain and self._place_differs(place, checkpoint[place.tensor])
-        }
+        self._may_be_plain = frozenset(self._plain)
+        differing = self._which_differ(self._readable, checkpoint)
+        self._plain -= differing
+        # Experts that were packed in place, for one: they cannot be compared, nor loaded anew.
+        self._readable -= differing & self._refused.keys()
+        self.stale = differing - self._refused.keys()
         """Parameters that do not hold what the mirror does. Either other weights were loaded, or they are kept in
         another order: reloading them and comparing once more tells."""
-        self._plain -= self.stale
 
     def _sort_parameters(
         self, shadow: torch.nn.Module, learned: LearnedMap, live: dict[str, torch.Tensor]
@@ -276,18 +276,14 @@ class Holding:
     # --- checking ---
 
     def settle_stale(self) -> None:
-        """After a reload of everything: what holds the mirror's bits now can be written to from here on. What does not
-        is kept in another order, which is not known."""
+        """After a reload of everything: what holds the mirror's bits now can be compared from here on, and written to
+        if nothing is made from it. What does not is kept in another order, which is not known."""
         checkpoint = map_tensors(self._mirror)
-        wrong = {
-            place.parameter
-            for places in self._places.values()
-            for place in places
-            if place.parameter in self.stale and self._place_differs(place, checkpoint[place.tensor])
-        }
-        if wrong:
-            raise Refused(f"'{min(wrong)}' is kept in another order than the checkpoint's")
-        self._plain |= self.stale
+        wrong = self._which_differ(self.stale, checkpoint)
+        if wrong & self._may_be_plain:
+            raise Refused(f"'{min(wrong & self._may_be_plain)}' is kept in another order than the checkpoint's")
+        self._readable -= wrong
+        self._plain |= self.stale & self._may_be_plain
         self.stale = set()
 
     def check(self) -> tuple[int, str | None]:
@@ -302,6 +298,14 @@ class Holding:
                         return elements, place.parameter
                     elements += int(np.prod(place.sizes))
         return elements, None
+
+    def _which_differ(self, parameters: set[str], checkpoint: dict[str, torch.Tensor]) -> set[str]:
+        return {
+            place.parameter
+            for places in self._places.values()
+            for place in places
+            if place.parameter in parameters and self._place_differs(place, checkpoint[place.tensor])
+        }
 
     def _place_differs(self, place: Place, tensor: torch.Tensor) -> bool:
         flat = self._flat[place.parameter]

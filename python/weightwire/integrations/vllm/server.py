@@ -22,6 +22,7 @@ from weightwire.follower import Follower, Update
 from weightwire.integrations.vllm.change_file import write_change
 from weightwire.integrations.vllm.core import EXIT_STATUS
 from weightwire.integrations.vllm.engine import Engine, UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm.metrics import Metrics
 from weightwire.integrations.vllm.mirror import MirrorHeld, read_held, reading
 from weightwire.integrations.vllm.options import Options
 
@@ -51,6 +52,7 @@ class Following:
         self._committed_at = 0.0
         self._checked_at = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._metrics = Metrics()
         self.status: dict[str, Any] = {
             "run": options.run,
             "mirror": str(mirror),
@@ -231,6 +233,7 @@ class Following:
         self._committed_at = time.monotonic()
         self._set_held(held)
         self.status["updates"] += 1
+        self._metrics.updated(committed["seconds"])
         self.status["last_update"] = {
             "version": held.version,
             "time": time.time(),
@@ -277,10 +280,13 @@ class Following:
     def _set_held(self, held: MirrorHeld) -> None:
         self._held = held
         self.status["version"], self.status["digest"] = held
+        self._metrics.holds(held.version)
 
     def _note_trouble(self, text: str | None) -> None:
-        if text is not None and text != self.status["last_error"]:
+        if text is not None:
             self.status["failed_updates"] += 1
+            self._metrics.failed()
+        if text is not None and text != self.status["last_error"]:
             logger.error("weightwire: %s", text)
         elif text is None and self.status["last_error"] is not None:
             logger.info("weightwire: the trouble is over")
@@ -291,6 +297,7 @@ class Following:
             stats = self._follower.stats
             self.status["newest"] = stats.newest
             self.status["versions_behind"] = stats.versions_behind
+            self._metrics.is_behind(stats.versions_behind)
             self.status["seconds_behind"] = stats.seconds_behind
 
 
