@@ -1,15 +1,17 @@
-"""Lets TRL's AsyncGRPOTrainer run without a GPU: for demonstrations and tests only."""
+"""Lets TRL's asynchronous trainers run without a GPU: for demonstrations and tests only."""
 
 import torch
 
 
 def install():
     """Replaces what the trainer takes from CUDA: the name of the device, and an attention over packed sequences."""
+    from trl.experimental.async_distillation import async_distillation_trainer
     from trl.experimental.async_grpo import async_grpo_trainer, async_rollout_worker, packing
 
     # It asks for vLLM's package, though all it needs is a server.
     async_rollout_worker.is_vllm_available = lambda: True
-    async_grpo_trainer.get_peak_flops_per_device = lambda accelerator, dtype: None
+    for trainer in (async_grpo_trainer, async_distillation_trainer):
+        trainer.get_peak_flops_per_device = lambda accelerator, dtype: None
     packing._flash_attn = lambda: Attention
 
 

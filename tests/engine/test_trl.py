@@ -1,5 +1,8 @@
-"""The real AsyncGRPOTrainer publishes, and a real server that follows makes its rollouts."""
+"""TRL's real asynchronous trainers publish, and a real server that follows makes their rollouts."""
 
+import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -16,6 +19,7 @@ import trl_on_cpu
 trl_on_cpu.install()
 from datasets import Dataset  # noqa: E402
 from trl.chat_template_utils import qwen3_chat_template  # noqa: E402
+from trl.experimental.async_distillation import AsyncDistillationConfig, AsyncDistillationTrainer  # noqa: E402
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # noqa: E402
 
 WORDS = 900
@@ -65,11 +69,29 @@ class Training:
             publisher.publish(step=0)
 
     def trainer(self, steps, server=None, bucket=None, attach=True, **options):
-        arguments = AsyncGRPOConfig(
+        return self._make(
+            AsyncGRPOTrainer,
+            self._config(AsyncGRPOConfig, steps, server, num_generations=4, **options),
+            bucket,
+            attach,
+            reward_funcs=share_of_high_words,
+        )
+
+    def distillation_trainer(self, steps, server):
+        """The teacher is the same server, so it is behind, and there is something to learn."""
+        teacher = {"default": f"http://127.0.0.1:{server.port}"}
+        # What it takes by default needs a GPU.
+        attention = {"attn_implementation": "sdpa"}
+        config = self._config(
+            AsyncDistillationConfig, steps, server, teacher_server_urls=teacher, model_init_kwargs=attention
+        )
+        return self._make(AsyncDistillationTrainer, config)
+
+    def _config(self, kind, steps, server, **options):
+        return kind(
             output_dir=str(self._folder / "out"),
             vllm_server_base_url=f"http://127.0.0.1:{server.port if server else 1}",
             max_steps=steps,
-            num_generations=4,
             per_device_train_batch_size=8,
             token_budget=0,
             max_inflight_tasks=8,
@@ -85,14 +107,16 @@ class Training:
             disable_tqdm=True,
             **options,
         )
+
+    def _make(self, kind, config, bucket=None, attach=True, **options):
         prompts = [[{"role": "user", "content": f"w{i} w{i + 1}"}] for i in range(8)]
         transfer = WeightTransfer(bucket or self.bucket)
-        trainer = AsyncGRPOTrainer(
+        trainer = kind(
             model=str(self.first),
-            reward_funcs=share_of_high_words,
-            args=arguments,
+            args=config,
             train_dataset=Dataset.from_dict({"prompt": prompts}),
             weight_transfer=transfer,
+            **options,
         )
         if attach:
             transfer.attach(trainer)
@@ -131,6 +155,19 @@ def assert_published(bucket, model):
     assert all(torch.equal(published[name], tensor) for name, tensor in expected.items())
 
 
+def assert_answers_as(server, trainer, reference, checkpoint):
+    """As a fresh engine with the trainer's weights does."""
+    trainer.model.to(torch.bfloat16).save_pretrained(checkpoint)
+    assert server.answers() == reference.answers(checkpoint, plain=True)
+
+
+def newest_version(bucket):
+    said = subprocess.run(
+        [os.environ["WEIGHTWIRE"], "log", bucket, "--json"], check=True, capture_output=True, text=True
+    ).stdout
+    return json.loads(said)["newest"]
+
+
 def test_rollouts_carry_the_version_that_made_them(training, server):
     """The server stands still, so every rollout is of that version, however far the trainer is."""
     server.post("/weightwire/stand_still", {"version": 0})
@@ -162,9 +199,25 @@ def test_a_server_follows_exactly_and_staleness_is_bounded(training, server, ref
     assert_published(training.bucket, trainer.model)
     status = server.wait_for_version(11)
     assert status["last_error"] is None
-    checkpoint = training.first.with_name("last")
-    trainer.model.to(torch.bfloat16).save_pretrained(checkpoint)
-    assert server.answers() == reference.answers(checkpoint, plain=True)
+    assert_answers_as(server, trainer, reference, training.first.with_name("last"))
+
+
+def test_distillation_publishes_and_a_server_follows_exactly(training, server, reference):
+    server.post("/weightwire/stand_still", {"version": None})
+    before = newest_version(training.bucket)
+    trainer = training.distillation_trainer(steps=3, server=server)
+    tags = tags_of(trainer)
+    trainer.train()
+    last = before + 4  # the first one before the first step
+    assert trainer.model_version == last
+    assert min(tags) > before
+    logs = [entry for entry in trainer.state.log_history if "weightwire/version" in entry]
+    assert [entry["weightwire/version"] for entry in logs][:3] == [before + 2, before + 3, last]
+    assert all(entry["weightwire/bytes"] > 0 for entry in logs[:3])
+
+    assert_published(training.bucket, trainer.model)
+    assert server.wait_for_version(last)["last_error"] is None
+    assert_answers_as(server, trainer, reference, training.first.with_name("distilled"))
 
 
 def test_weights_that_are_put_together_for_the_call_are_published(training, tmp_path):
