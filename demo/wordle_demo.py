@@ -17,12 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import tomllib
-
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT / "tools")]
 
+import entry_points  # noqa: E402
 from s3_admin import administer  # noqa: E402
 from wordle import report  # noqa: E402
 from wordle.model import STEPS as WARM_STEPS  # noqa: E402
@@ -33,8 +32,8 @@ WEIGHTWIRE = os.environ.get("WEIGHTWIRE", str(ROOT / "build/weightwire"))
 PACKAGE = os.environ.get("WEIGHTWIRE_PACKAGE", str(ROOT / "build/python"))
 EVALUATION_TASKS = 10**9  # where training does not come
 SERVERS = ("server a", "server b")
+FOLLOWER = "follower"  # of a mirror alone; there to be killed
 UP_SECONDS = 300
-LAST_VERSION_SECONDS = 60
 COLUMNS = (
     f"{'step':>5}  {'reward':>6}  {'changed':>8}  {'bytes':>9}  {'of model':>8}  {'publish':>8}"
     f"  {'a: version, lag, pause':>24}  {'b: version, lag, pause':>24}"
@@ -44,6 +43,7 @@ S3_ENDPOINT = "WEIGHTWIRE_TEST_S3_ENDPOINT"  # as tests/store/with_rgw says wher
 BUCKETS = {"directory": "the bucket a directory", "s3": "the bucket in a Ceph RGW"}
 SAVE_STEPS = 5  # between checkpoints that a killed trainer goes on from
 BUCKET_FAILS_SECONDS = 8
+POLL_SECONDS = 0.2
 
 
 class Table:
@@ -111,35 +111,31 @@ class Table:
         self._drawn = len(rows)
 
 
-SERVERS_KILLED = {f"{name} is killed, and started again": name for name in SERVERS}
-
-
 class Chaos:
     """What goes wrong, and when: once each, at steps that the seed chooses."""
 
-    TRAINER = "the trainer is killed, and started again"
-    CLOSED = f"the bucket fails for {BUCKET_FAILS_SECONDS} s"
+    BUCKET = "the bucket"
 
-    def __init__(self, options, demo):
-        events = [self.TRAINER, *SERVERS_KILLED, *([self.CLOSED] if options.store == "s3" else [])]
+    def __init__(self, options, closed):
         chance = random.Random(options.seed)
-        chance.shuffle(events)
-        part = options.steps / (len(events) + 1)
-        self._left = [(int(part * (i + chance.uniform(0.5, 1))), event) for i, event in enumerate(events)]
-        self._closed = demo.closed
+        victims = ["trainer", FOLLOWER, chance.choice(SERVERS), *([self.BUCKET] if options.store == "s3" else [])]
+        chance.shuffle(victims)
+        part = options.steps / (len(victims) + 1)
+        self._left = [(int(part * (i + chance.uniform(0.5, 1))), victim) for i, victim in enumerate(victims)]
+        self._closed = closed
         self._open_at = None
 
     def turn(self, steps):
-        """What happens now, if anything does."""
+        """Whom it hits now, if anyone. The bucket fails by itself; others are to be killed, and started again."""
         if self._open_at is not None and time.monotonic() > self._open_at:
             self.end()
         if not self._left or not steps or steps[-1]["step"] < self._left[0][0]:
             return None
-        _, event = self._left.pop(0)
-        if event == self.CLOSED:
+        _, victim = self._left.pop(0)
+        if victim == self.BUCKET:
             self._closed.touch()
             self._open_at = time.monotonic() + BUCKET_FAILS_SECONDS
-        return event
+        return victim
 
     def end(self):
         self._closed.unlink(missing_ok=True)
@@ -153,11 +149,12 @@ class Demo:
         self._processes = processes
         self._variables_of_store = {}
         self._run = str(folder / "bucket") if options.store == "directory" else self._open_s3()
-        self._chaos = Chaos(options, self) if options.chaos else None
+        self._chaos = Chaos(options, self._closed) if options.chaos else None
         self._model = str(Path(options.model).resolve()) if options.model else str(folder / "model")
         self._urls = {name: f"http://127.0.0.1:{free_port()}" for name in SERVERS}
         self._environment_url = f"http://127.0.0.1:{free_port()}"
         self._balancer_url = f"http://127.0.0.1:{free_port()}"
+        self._said = []  # by the trainer; a thread of its own reads it, and this one draws
         self._end = {}
         self._table = Table()
 
@@ -187,7 +184,7 @@ class Demo:
         administer("PUT", "wordle")
         if self._options.chaos:
             port = free_port()
-            to = ["--to", endpoint.removeprefix("http://"), "--closed", self.closed]
+            to = ["--to", endpoint.removeprefix("http://"), "--closed", self._closed]
             self._processes.start("gate", self._python("wordle.gate", "--port", port, *to), self._variables())
             endpoint = f"http://127.0.0.1:{port}"
         self._variables_of_store = {
@@ -199,11 +196,12 @@ class Demo:
         return "s3://wordle/run"
 
     @property
-    def closed(self):
+    def _closed(self):
         """While this file is there, the bucket fails."""
         return self._folder / "closed"
 
     def run(self):
+        start = time.monotonic()
         options = self._options
         self._processes.start(
             "environment",
@@ -239,14 +237,29 @@ class Demo:
             self._processes.wait_until_up(name, f"{self._urls[name]}/weightwire/status", UP_SECONDS)
         self._processes.wait_until_up("balancer", f"{self._balancer_url}/v1/models", UP_SECONDS)
         print(f"… took {time.monotonic() - begin:.0f} s", flush=True)
+        if self._chaos:
+            self._start(FOLLOWER)
         before = self._evaluate("before")
         self._train()
         self._wait_for_servers()
         after = self._evaluate("after")
-        return self._result(before, after)
+        return self._result(before, after, time.monotonic() - start)
+
+    def _start(self, name):
+        """A process that may be killed; it goes on from what it has on its disk."""
+        if name == "trainer":
+            self._start_trainer()
+        elif name == FOLLOWER:
+            command = [WEIGHTWIRE, "follow", self._run, self._mirror(FOLLOWER), "--poll", f"{1e3 * POLL_SECONDS:.0f}ms"]
+            self._processes.start(FOLLOWER, command, self._variables())
+        else:
+            self._start_server(name)
+
+    def _mirror(self, name):
+        return self._folder / f"mirror of {name}".replace(" ", "-")
 
     def _start_server(self, name):
-        mirror = self._folder / f"mirror of {name}".replace(" ", "-")
+        mirror = self._mirror(name)
         if not mirror.exists():
             subprocess.run(
                 [WEIGHTWIRE, "follow", self._run, mirror, "--once"],
@@ -266,13 +279,18 @@ class Demo:
         ]
         variables = self._variables(
             WEIGHTWIRE_RUN=self._run,
-            WEIGHTWIRE_POLL="0.2",
+            WEIGHTWIRE_POLL=str(POLL_SECONDS),
             VLLM_PLUGINS="weightwire",
             VLLM_CPU_KVCACHE_SPACE="1",
             VLLM_CPU_OMP_THREADS_BIND="nobind",
+            # The worker in the engine's process: two processes would wait for each other in busy loops.
+            VLLM_ENABLE_V1_MULTIPROCESSING="0",
             VLLM_NO_USAGE_STATS="1",
         )
-        variables["PYTHONPATH"] += os.pathsep + str(entry_points(self._folder))
+        installed = self._folder / "entry-points"
+        if not installed.exists():
+            entry_points.install(installed, "weightwire", entry_points.of_weightwire())
+        variables["PYTHONPATH"] += os.pathsep + str(installed)
         self._processes.start(name, command, variables)
 
     def _evaluate(self, when):
@@ -289,9 +307,9 @@ class Demo:
         for name, url in self._urls.items():
             self._table.take_status(name, get(f"{url}/weightwire/status") or {})
 
-    def _start_trainer(self, take):
+    def _start_trainer(self):
         options = self._options
-        return self._processes.start(
+        self._processes.start(
             "trainer",
             self._python(
                 *("wordle.trainer", "--model", self._model, "--run", self._run, "--state", self._folder / "state"),
@@ -300,62 +318,77 @@ class Demo:
                 *("--save-steps", SAVE_STEPS if options.chaos else 0),
             ),
             self._variables(),
-            take=take,
+            take=self._said.append,
         )
 
     def _train(self):
-        self._table.model_bytes = weights_size(self._folder)
-        said = []  # read by a thread of its own; this one draws
-        trainer = self._start_trainer(said.append)
+        self._table.model_bytes = weights_size(self._mirror(SERVERS[0]))
+        self._start("trainer")
         while True:
-            ended = trainer.poll() is not None
+            ended = self._processes.has_ended("trainer")
             self._processes.check()
             self._poll_servers()
-            while said:
-                event = said.pop(0)
+            while self._said:
+                event = self._said.pop(0)
                 if event["what"] == "step":
                     self._table.take_step(event)
                 elif event["what"] == "end":
                     self._end = event
             if ended and self._end:
                 break
-            happened = self._chaos.turn(self._table.steps) if self._chaos else None
-            if happened:
-                self._table.say(happened)
-            if happened == Chaos.TRAINER:
-                self._processes.kill("trainer")
-                trainer = self._start_trainer(said.append)
-            elif happened in SERVERS_KILLED:
-                name = SERVERS_KILLED[happened]
-                self._processes.kill(name)
-                self._start_server(name)
+            victim = self._chaos.turn(self._table.steps) if self._chaos else None
+            if victim == Chaos.BUCKET:
+                self._table.say(f"{victim} fails for {BUCKET_FAILS_SECONDS} s")
+            elif victim:
+                self._table.say(f"{victim} is killed, and started again")
+                self._processes.kill(victim)
+                self._start(victim)
             time.sleep(0.1)
         if self._chaos:
             self._chaos.end()
 
     def _wait_for_servers(self):
-        deadline = time.monotonic() + LAST_VERSION_SECONDS
+        """Until all hold the last version; one that was killed may still be on its way up."""
+        deadline = time.monotonic() + UP_SECONDS
         while True:
             self._processes.check()
             self._poll_servers()
-            if all(status.get("version") == self._end["version"] for status in self._table.status.values()):
+            behind = [
+                name for name, status in self._table.status.items() if status.get("version") != self._end["version"]
+            ]
+            if not behind:
                 return
             if time.monotonic() > deadline:
-                raise Failed(f"the servers did not come to version {self._end['version']}: {self._table.status}")
+                raise Failed(
+                    f"{behind[0]} did not come to version {self._end['version']}:\n{self._processes.tail(behind[0])}"
+                )
             time.sleep(0.1)
 
-    def _result(self, before, after):
-        said = subprocess.run(
-            [WEIGHTWIRE, "digest", self._end["weights"], "--json"], check=True, capture_output=True, text=True
-        ).stdout
-        digests = {f"the trainer's weights, version {self._end['version']}": json.loads(said)["state"]}
+    def _digest(self, directory):
+        said = subprocess.run([WEIGHTWIRE, "digest", directory, "--json"], check=True, capture_output=True, text=True)
+        return json.loads(said.stdout)["state"]
+
+    def _digest_of_mirror(self, name, expected):
+        """As soon as it is what is expected, or what it is after long."""
+        deadline = time.monotonic() + UP_SECONDS
+        while (digest := self._digest(self._mirror(name))) != expected and time.monotonic() < deadline:
+            self._processes.check()
+            time.sleep(0.1)
+        return digest
+
+    def _result(self, before, after, seconds):
+        digest = self._digest(self._end["weights"])
+        digests = {f"the trainer's weights, version {self._end['version']}": digest}
         for name, status in self._table.status.items():
             digests[f"{name}, version {status['version']}"] = status["digest"]
+        if self._chaos:
+            digests["the follower's mirror"] = self._digest_of_mirror(FOLLOWER, digest)
         options = self._options
         return {
             "setting": f"{options.words} words, {options.guesses} guesses, {options.steps} steps at a learning rate of "
             f"{options.lr:g}, two {options.engine} servers, {BUCKETS[options.store]}; seed {options.seed}"
-            + ("; trainer and servers were killed on the way" if options.chaos else ""),
+            + ("; trainer, follower and a server were killed on the way" if options.chaos else ""),
+            "seconds": seconds,
             "games": options.games,
             "before": before,
             "after": after,
@@ -367,22 +400,9 @@ class Demo:
         }
 
 
-def weights_size(folder):
-    """Of the first anchor: what sending the model costs."""
-    return sum(path.stat().st_size for path in (folder / "mirror-of-server-a").glob("*.safetensors"))
-
-
-def entry_points(folder):
-    """What an installed package has, and one that lies in the tree has not: how vLLM finds its plugin."""
-    path = folder / "entry-points"
-    found = path / "weightwire-0.1.0.dist-info"
-    if not found.exists():
-        found.mkdir(parents=True)
-        (found / "METADATA").write_text("Metadata-Version: 2.1\nName: weightwire\nVersion: 0.1.0\n")
-        groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-        text = "".join(f"[{g}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()) for g, points in groups.items())
-        (found / "entry_points.txt").write_text(text)
-    return path
+def weights_size(mirror):
+    """What sending the model costs."""
+    return sum(path.stat().st_size for path in mirror.glob("*.safetensors"))
 
 
 def write_out(result, out):
@@ -405,9 +425,11 @@ def stop(number, frame):
 def main():
     parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__)
     parser.add_argument("--engine", choices=["vllm", "torch"], default="vllm", help="what serves; default: vllm")
-    parser.add_argument("--store", choices=[*BUCKETS], default="directory", help="where the bucket is; s3: a Ceph RGW")
     parser.add_argument(
-        "--chaos", action="store_true", help="kill the trainer and each server once; with s3, let the bucket fail"
+        "--store", choices=[*BUCKETS], help="where the bucket is; default: directory; with --chaos s3, a Ceph RGW"
+    )
+    parser.add_argument(
+        "--chaos", action="store_true", help="kill the trainer, a server and a follower; with s3, let the bucket fail"
     )
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps; default: 100")
     parser.add_argument("--lr", type=float, default=1e-4, help="learning rate; default: 1e-4")
@@ -420,6 +442,7 @@ def main():
     parser.add_argument("--out", type=Path, default=HERE / "out", help="where the report goes; default: demo/out")
     parser.add_argument("--keep", type=Path, help="a new directory for bucket, mirrors and logs, which then stays")
     options = parser.parse_args()
+    options.store = options.store or ("s3" if options.chaos else "directory")
     if options.store == "s3" and S3_ENDPOINT not in os.environ:
         with_rgw = str(ROOT / "tests/store/with_rgw")
         os.execv(with_rgw, [with_rgw, sys.executable, __file__, *sys.argv[1:]])

@@ -4,6 +4,7 @@ python -m wordle.balancer --port N URL URL …
 """
 
 import argparse
+import asyncio
 import itertools
 import time
 
@@ -49,7 +50,7 @@ class Balancer:
                     if answer.status < 500:
                         headers = {name: answer.headers[name] for name in PASSED_ON if name in answer.headers}
                         return web.Response(status=answer.status, body=data, headers=headers)
-            except (aiohttp.ClientError, TimeoutError):
+            except (aiohttp.ClientError, asyncio.TimeoutError):
                 pass
             self._resting[url] = time.monotonic() + REST_SECONDS
         return web.json_response({"error": "no server answers"}, status=503)

@@ -103,6 +103,9 @@ class Processes:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
+    def has_ended(self, name):
+        return self._running[name].poll() is not None
+
     def check(self):
         """Raises if one has ended that was to go on, or with an error."""
         for name, process in self._running.items():
@@ -115,7 +118,7 @@ class Processes:
 
     def finish(self, name):
         """Until it has ended well."""
-        while self._running[name].poll() is None:
+        while not self.has_ended(name):
             self.check()
             time.sleep(0.1)
         self.check()
@@ -124,6 +127,6 @@ class Processes:
         deadline = time.monotonic() + seconds
         while get(url) is None:
             self.check()
-            if self._running[name].poll() is not None or time.monotonic() > deadline:
+            if self.has_ended(name) or time.monotonic() > deadline:
                 raise Failed(f"{name} does not answer:\n{self.tail(name)}")
             time.sleep(0.2)

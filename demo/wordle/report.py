@@ -48,6 +48,7 @@ def lines(result):
         yield f"rollouts were {sum(staleness) / len(staleness):.1f} versions old when they were learned from"
     for name, digest in result["digests"].items():
         yield f"digest of {name}: {digest}"
+    yield f"all of it took {result['seconds']:.0f} s"
     yield "the digests are equal" if result["exact"] else "THE DIGESTS DIFFER"
 
 
@@ -72,8 +73,8 @@ def plot(result, path):
     bottom.set_ylabel("%")
     bottom.set_ylim(bottom=0)
     bottom.set_xlabel("step")
-    bottom.legend(loc="upper right")
-    figure.savefig(path, dpi=120)
+    bottom.legend(loc="center right")
+    figure.savefig(path, dpi=100)
     plt.close(figure)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.server
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -38,18 +39,24 @@ def processes_of(folder):
     return found
 
 
-def test_the_whole_of_it_in_a_few_steps(tmp_path):
+def test_it_ends_exact_though_its_processes_are_killed(tmp_path):
+    """Also a trainer that has a checkpoint to go on from: seed 7 kills it last, after six steps."""
     folder, out = tmp_path / "kept", tmp_path / "out"
-    demo = start_demo(folder, "--steps", "3", "--out", out)
+    demo = start_demo(folder, "--chaos", "--store", "directory", "--seed", "7", "--steps", "10", "--out", out)
     said, errors = demo.communicate(timeout=400)
     assert demo.returncode == 0, errors + said
+    assert re.findall("-- (.+) is killed", said) == ["server b", "follower", "trainer"]
     assert "the digests are equal" in said
+    assert "digests are equal" in (out / "index.html").read_text()
     result = json.loads((out / "result.json").read_text())
-    assert [step["step"] for step in result["steps"]] == [1, 2, 3]
-    assert len(set(result["digests"].values())) == 1 and len(result["digests"]) == 3
+    assert len(set(result["digests"].values())) == 1 and len(result["digests"]) == 4
+    steps, versions = ([step[key] for step in result["steps"]] for key in ("step", "version"))
+    # It goes on with the step after the checkpoint, and with the chain of versions.
+    again = next(i for i in range(1, len(steps)) if steps[i] <= steps[i - 1])
+    assert steps[:again] == list(range(1, again + 1)) and steps[again:] == list(range(6, 11))
+    assert versions == sorted(set(versions))
     assert sum(step["bytes"] for step in result["steps"]) > 0
     assert all(pauses for pauses in result["pauses"].values())
-    assert "digests are equal" in (out / "index.html").read_text()
     assert processes_of(folder) == []
 
 
