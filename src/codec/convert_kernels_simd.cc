@@ -22,7 +22,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 const hn::ScalableTag<std::uint32_t> kWords;
 const hn::ScalableTag<std::int32_t> kIntegers;
 const hn::ScalableTag<float> kFloats;
-const hn::Rebind<std::uint16_t, hn::ScalableTag<std::uint32_t>> kShorts;
 const hn::Rebind<std::uint8_t, hn::ScalableTag<std::uint32_t>> kOctets;
 constexpr std::size_t kStep = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
 
@@ -43,15 +42,23 @@ HWY_INLINE Words Rounded(Words bits, int dropped) {
 // for the processor to find out by itself that more will follow.
 constexpr std::size_t kPrefetchBytes = 16384;
 
+// Words whose upper half is the BF16 of the float.
+HWY_INLINE Words InUpperHalf(Words bits) {
+  const auto is_odd = hn::TestBit(bits, hn::Set(kWords, 1u << 16));
+  const Words rounded = hn::Add(bits, hn::IfThenElse(is_odd, hn::Set(kWords, 0x8000), hn::Set(kWords, 0x7fff)));
+  const auto is_nan = hn::RebindMask(kWords, hn::IsNaN(hn::BitCast(kFloats, bits)));
+  return hn::IfThenElse(is_nan, hn::Set(kWords, ~0u), rounded);
+}
+
 void FloatsToBf16(const std::uint8_t* floats, std::size_t count, std::uint8_t* out) {
+  const hn::Repartition<std::uint16_t, hn::ScalableTag<std::uint32_t>> shorts;
   std::size_t i = 0;
-  for (; i + kStep <= count; i += kStep) {
-    __builtin_prefetch(floats + i * sizeof(float) + kPrefetchBytes, 0, 2);
-    const Words bits = LoadWords(floats, i);
-    const auto is_nan = hn::Gt(hn::And(bits, hn::Set(kWords, kFloatMagnitude)), hn::Set(kWords, kFloatInfinity));
-    const Words shorts = hn::IfThenElse(is_nan, hn::Set(kWords, 0xffff), hn::ShiftRight<16>(Rounded(bits, 16)));
-    hn::StoreU(hn::DemoteTo(kShorts, hn::BitCast(kIntegers, shorts)), kShorts,
-               reinterpret_cast<std::uint16_t*>(out) + i);
+  for (; i + 2 * kStep <= count; i += 2 * kStep) {
+    const std::uint8_t* const ahead = floats + i * sizeof(float) + kPrefetchBytes;
+    for (std::size_t line = 0; line < 2 * kStep * sizeof(float); line += 64) __builtin_prefetch(ahead + line, 0, 2);
+    const auto low = hn::BitCast(shorts, InUpperHalf(LoadWords(floats, i)));
+    const auto high = hn::BitCast(shorts, InUpperHalf(LoadWords(floats, i + kStep)));
+    hn::StoreU(hn::ConcatOdd(shorts, high, low), shorts, reinterpret_cast<std::uint16_t*>(out) + i);
   }
   for (; i < count; ++i) StoreUnit(out, i, ToBf16(LoadUnit<std::uint32_t>(floats, i)));
 }
