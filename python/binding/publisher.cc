@@ -23,23 +23,19 @@ namespace nb = nanobind;
 namespace weightwire::python {
 namespace {
 
-// What a publisher needs, in the order in which it is destroyed, last first.
-struct Session {
-  OpenedStore store;
-  std::optional<Run> run;
-  std::unique_ptr<PublisherRunner> runner;
+using Session = PublishingSession<PublisherRunner>;
 
-  ~Session() {
-    if (store.machine != nullptr) store.machine->sleeper.Stop();
-  }
-};
+Status MakeDirectory(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (!error) return Ok();
+  return Error(ErrorCode::kIo, "cannot make the directory " + directory.string() + ": " + error.message());
+}
 
 class PyPublisher {
  public:
   PyPublisher(const std::string& url, const nb::dict& options) : session_(std::make_shared<Session>()) {
-    const auto threads = nb::cast<std::size_t>(options["threads"]);
-    const auto rate = nb::cast<std::uint64_t>(options["bytes_per_second"]);
-    const auto single_writer = nb::cast<bool>(options["single_writer"]);
+    const RunAccess access(url, options);
     const auto state = nb::cast<std::optional<std::string>>(options["state"]);
     const auto carried = nb::cast<std::optional<std::string>>(options["carried"]);
     PublisherOptions publisher;
@@ -54,71 +50,39 @@ class PyPublisher {
     if (carried.has_value()) publisher.carried_directory = *carried;
 
     const nb::gil_scoped_release release;
-    OkOrRaise(Open(url, threads, rate, single_writer, std::move(publisher)));
+    OkOrRaise(session_->Open(
+        access,
+        [&](Store& store) -> Result<Run> {
+          WW_TRY(Run run, InitRun(store, access.single_writer, nullptr));
+          if (state.has_value()) WW_RETURN_IF_ERROR(MakeDirectory(*state));
+          return run;
+        },
+        [&](const Run& run, const PublisherTools& tools) {
+          return PublisherRunner::Open(run, std::move(publisher), tools);
+        }));
   }
 
   PyTicket Publish(const nb::list& tensors, const nb::dict& aliases, std::uint64_t step) {
     const PublishedState state = ToStateBits(tensors, aliases);
-    PublisherRunner& runner = Runner();
+    PublisherRunner& runner = session_->OpenRunner();
     WaitUntil(std::nullopt, [&](nanoseconds slice) { return runner.WaitForRoom(slice); });
     const nb::gil_scoped_release release;
     return TicketOf(session_, ValueOrRaise(runner.Publish(state.bits, step)));
   }
 
   bool Drain(std::optional<double> timeout) {
-    PublisherRunner& runner = Runner();
+    PublisherRunner& runner = session_->OpenRunner();
     return WaitUntil(timeout, [&](nanoseconds slice) {
       return runner.Drain(slice) || runner.status().pipeline.stopped.has_value();
     });
   }
 
-  void Close() {
-    const nb::gil_scoped_release release;
-    if (closed_) return;
-    closed_ = true;
-    session_->store.machine->sleeper.Stop();
-    session_->runner->Stop();
-  }
-
-  [[nodiscard]] nb::dict Describe() const {
-    nb::dict dict = ToDict(session_->runner->status());
-    AddCounts(dict, session_->store);
-    return dict;
-  }
-
-  [[nodiscard]] std::string RunId() const { return ToHex(session_->run->wire().run); }
+  void Close() { session_->Close(); }
+  [[nodiscard]] nb::dict Describe() const { return session_->Describe(); }
+  [[nodiscard]] std::string RunId() const { return session_->RunId(); }
 
  private:
-  Status Open(const std::string& url, std::size_t threads, std::uint64_t rate, bool single_writer,
-              PublisherOptions options) {
-    WW_TRY(std::shared_ptr<Machine> machine, Machine::Make(threads));
-    WW_TRY(session_->store, OpenStoreFor(url, machine, rate));
-    WW_TRY(session_->run, InitRun(*session_->store.store, single_writer, nullptr));
-    if (options.state_directory.has_value()) {
-      std::error_code error;
-      std::filesystem::create_directories(*options.state_directory, error);
-      if (error) {
-        return Error(ErrorCode::kIo,
-                     "cannot make the directory " + options.state_directory->string() + ": " + error.message());
-      }
-    }
-    PublisherTools tools;
-    tools.clock = &machine->clock;
-    tools.random = &machine->random;
-    tools.files = &machine->files;
-    tools.kernels = machine->kernels;
-    tools.pool = machine->pool.get();
-    WW_TRY(session_->runner, PublisherRunner::Open(*session_->run, std::move(options), tools));
-    return Ok();
-  }
-
-  PublisherRunner& Runner() {
-    if (closed_) Raise({ErrorCode::kInvalidArgument, "the publisher is closed"});
-    return *session_->runner;
-  }
-
   std::shared_ptr<Session> session_;
-  bool closed_ = false;
 };
 
 }  // namespace

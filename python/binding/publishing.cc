@@ -64,6 +64,12 @@ void AddCounts(nb::dict& dict, const OpenedStore& store) {
   dict["bytes_received"] = counts.received_bytes;
 }
 
+RunAccess::RunAccess(std::string run_url, const nb::dict& options)
+    : url(std::move(run_url)),
+      threads(nb::cast<std::size_t>(options["threads"])),
+      bytes_per_second(nb::cast<std::uint64_t>(options["bytes_per_second"])),
+      single_writer(nb::cast<bool>(options["single_writer"])) {}
+
 void BindTicket(nb::module_& module) {
   nb::class_<PyTicket>(module, "Ticket")
       .def("look", &PyTicket::Look)

@@ -27,16 +27,7 @@ namespace nb = nanobind;
 namespace weightwire::python {
 namespace {
 
-// What a rank's publisher needs, in the order in which it is destroyed, last first.
-struct RankSession {
-  OpenedStore store;
-  std::optional<Run> run;
-  std::unique_ptr<RankRunner> runner;
-
-  ~RankSession() {
-    if (store.machine != nullptr) store.machine->sleeper.Stop();
-  }
-};
+using Session = PublishingSession<RankRunner>;
 
 // All tensors as (name, dtype, shape), and what this rank sends of them as (name, start, extent).
 std::shared_ptr<const Shards> ToShards(const nb::list& tensors, const nb::dict& aliases, const nb::list& boxes) {
@@ -55,10 +46,8 @@ class PyRankPublisher {
  public:
   PyRankPublisher(const std::string& url, const nb::dict& options, const nb::list& tensors, const nb::dict& aliases,
                   const nb::list& boxes, const std::string& start)
-      : session_(std::make_shared<RankSession>()), shards_(ToShards(tensors, aliases, boxes)) {
-    const auto threads = nb::cast<std::size_t>(options["threads"]);
-    const auto rate = nb::cast<std::uint64_t>(options["bytes_per_second"]);
-    const auto single_writer = nb::cast<bool>(options["single_writer"]);
+      : session_(std::make_shared<Session>()), shards_(ToShards(tensors, aliases, boxes)) {
+    const RunAccess access(url, options);
     const auto carried = nb::cast<std::optional<std::string>>(options["carried"]);
     RankOptions rank;
     rank.rank = nb::cast<std::uint64_t>(options["rank"]);
@@ -70,15 +59,21 @@ class PyRankPublisher {
     rank.anchor_files.adapter = nb::cast<bool>(options["adapter"]);
     if (carried.has_value()) rank.carried_directory = *carried;
     const nb::gil_scoped_release release;
-    OkOrRaise(Open(url, threads, rate, single_writer, std::move(rank), start));
+    OkOrRaise(session_->Open(
+        access,
+        // One rank makes the run; the others come when it is there.
+        [&](Store& store) { return rank.rank == 0 ? InitRun(store, access.single_writer, nullptr) : Run::Open(store); },
+        [&](const Run& run, const PublisherTools& tools) {
+          return RankRunner::Open(run, std::move(rank), tools, start);
+        }));
   }
 
-  [[nodiscard]] std::string Start() const { return session_->runner->start(); }
+  [[nodiscard]] std::string Start() const { return session_->runner().start(); }
 
   // The rank's own shards, by name.
   PyTicket Publish(const nb::list& tensors, std::uint64_t step) {
     PublishedState state = ToStateBits(tensors, nb::dict());
-    RankRunner& runner = Runner();
+    RankRunner& runner = session_->OpenRunner();
     if (!(*state.bits.layout == *shards_->own())) {
       Raise({ErrorCode::kInvalidArgument,
              "the tensors, types or shards of this rank are others than when the publisher was made: make a new one"});
@@ -91,11 +86,11 @@ class PyRankPublisher {
 
   void Refuse(std::uint64_t step, const std::string& why) {
     const nb::gil_scoped_release release;
-    Runner().Refuse(step, {ErrorCode::kInvalidArgument, why});
+    session_->OpenRunner().Refuse(step, {ErrorCode::kInvalidArgument, why});
   }
 
   bool Drain(std::optional<double> timeout) {
-    RankRunner& runner = Runner();
+    RankRunner& runner = session_->OpenRunner();
     return WaitUntil(timeout, [&](nanoseconds slice) {
       if (runner.Drain(slice)) return true;
       const PublisherStatus status = runner.status();
@@ -109,7 +104,7 @@ class PyRankPublisher {
     RankRunner::BoardWork work;
     {
       const nb::gil_scoped_release release;
-      work = session_->runner->NextBoardWork(ToDuration(at_most).value());
+      work = session_->runner().NextBoardWork(ToDuration(at_most).value());
     }
     nb::list outgoing;
     for (const BoardMessage& message : work.outgoing) outgoing.append(nb::make_tuple(message.key, message.text));
@@ -122,58 +117,21 @@ class PyRankPublisher {
 
   void Deliver(const std::string& key, const std::string& text) {
     const nb::gil_scoped_release release;
-    session_->runner->Deliver(key, text);
+    session_->runner().Deliver(key, text);
   }
 
   void LoseTouch(const std::string& why) {
     const nb::gil_scoped_release release;
-    session_->runner->LoseTouch({ErrorCode::kUnavailable, why});
+    session_->runner().LoseTouch({ErrorCode::kUnavailable, why});
   }
 
-  void Close() {
-    const nb::gil_scoped_release release;
-    if (closed_) return;
-    closed_ = true;
-    session_->store.machine->sleeper.Stop();
-    session_->runner->Stop();
-  }
-
-  [[nodiscard]] nb::dict Describe() const {
-    nb::dict dict = ToDict(session_->runner->status());
-    AddCounts(dict, session_->store);
-    return dict;
-  }
-
-  [[nodiscard]] std::string RunId() const { return ToHex(session_->run->wire().run); }
+  void Close() { session_->Close(); }
+  [[nodiscard]] nb::dict Describe() const { return session_->Describe(); }
+  [[nodiscard]] std::string RunId() const { return session_->RunId(); }
 
  private:
-  Status Open(const std::string& url, std::size_t threads, std::uint64_t rate, bool single_writer, RankOptions options,
-              const std::string& start) {
-    WW_TRY(std::shared_ptr<Machine> machine, Machine::Make(threads));
-    WW_TRY(session_->store, OpenStoreFor(url, machine, rate));
-    if (options.rank == 0) {
-      WW_TRY(session_->run, InitRun(*session_->store.store, single_writer, nullptr));
-    } else {
-      WW_TRY(session_->run, Run::Open(*session_->store.store));
-    }
-    PublisherTools tools;
-    tools.clock = &machine->clock;
-    tools.random = &machine->random;
-    tools.files = &machine->files;
-    tools.kernels = machine->kernels;
-    tools.pool = machine->pool.get();
-    WW_TRY(session_->runner, RankRunner::Open(*session_->run, std::move(options), tools, start));
-    return Ok();
-  }
-
-  RankRunner& Runner() {
-    if (closed_) Raise({ErrorCode::kInvalidArgument, "the publisher is closed"});
-    return *session_->runner;
-  }
-
-  std::shared_ptr<RankSession> session_;
+  std::shared_ptr<Session> session_;
   const std::shared_ptr<const Shards> shards_;
-  bool closed_ = false;
 };
 
 }  // namespace
