@@ -81,8 +81,8 @@ __attribute__((target("sha,sse4.1"))) void TakeBlocks(HashState& first, HashStat
     const HashState x_before = x;
     const HashState y_before = y;
     // std::array would drop the vectors' alignment, and g++ warns of it.
-    __m128i u[] = {LoadWords(a), LoadWords(a + 16), LoadWords(a + 32), LoadWords(a + 48)};  // NOLINT(*-avoid-c-arrays)
-    __m128i v[] = {LoadWords(b), LoadWords(b + 16), LoadWords(b + 32), LoadWords(b + 48)};  // NOLINT(*-avoid-c-arrays)
+    __m128i u[] = {LoadWords(a), LoadWords(a + 16), LoadWords(a + 32), LoadWords(a + 48)};
+    __m128i v[] = {LoadWords(b), LoadWords(b + 16), LoadWords(b + 32), LoadWords(b + 48)};
 #pragma GCC unroll 16
     for (std::size_t i = 0; i < 16; ++i) {
       const __m128i constants = _mm_load_si128(reinterpret_cast<const __m128i*>(kRounds.data() + 4 * i));
@@ -152,8 +152,8 @@ std::pair<Sha256Digest, Sha256Digest> Sha256PairOf(std::span<const std::uint8_t>
                                                    std::span<const std::uint8_t> second) {
   WW_CHECK(first.size() == second.size());
 #if defined(__x86_64__)
-  static const bool has_instructions = HasShaInstructions();
-  if (has_instructions) return PairByInstructions(first, second);
+  static const bool kHasInstructions = HasShaInstructions();
+  if (kHasInstructions) return PairByInstructions(first, second);
 #endif
   return {Sha256Of(first), Sha256Of(second)};
 }
