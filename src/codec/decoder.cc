@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "base/bytes.h"
+#include "base/memory_pool.h"
 #include "codec/gap_tile.h"
 #include "codec/staged_builder.h"
 #include "codec/state.h"
@@ -123,6 +124,7 @@ class Stager {
     WW_RETURN_IF_ERROR(CheckBase());
     WW_RETURN_IF_ERROR(PrepareEntries());
     WW_RETURN_IF_ERROR(CheckDigestsBefore());
+    ReserveMemory();
     WW_RETURN_IF_ERROR(RunJobs());
     return Collect();
   }
@@ -307,12 +309,31 @@ class Stager {
     return worker.base.data();
   }
 
+  // Where entries' numbers of changes say how much room they need, all of it is taken at once.
+  void ReserveMemory() {
+    std::size_t bytes = 0;
+    for (const Entry& entry : entries_) {
+      const bool known = entry.index->mode == EntryMode::kSparse || entry.index->mode == EntryMode::kGaps;
+      if (!known || !entry.map->is_contiguous()) continue;
+      const auto unit_bytes = static_cast<std::size_t>(entry.map->unit_bytes());
+      bytes += entry.index->changed * (sizeof(std::uint32_t) + 2 * unit_bytes) +
+               JobCount(entry) * 3 * MemoryPool::Rounded(1);
+    }
+    memory_ = MemoryPool::Make(bytes);
+  }
+
+  static std::uint64_t JobUnits(const Entry& entry) {
+    const int log2 = entry.index->tile_log2;
+    return entry.index->mode == EntryMode::kWhole ? kWholePieceUnits : TilesPerJob(log2) << log2;
+  }
+  static std::uint64_t JobCount(const Entry& entry) {
+    return (entry.map->unit_count() + JobUnits(entry) - 1) / JobUnits(entry);
+  }
+
   Status RunJobs() {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const Entry& entry = entries_[i];
-      const std::uint64_t step = entry.index->mode == EntryMode::kWhole
-                                     ? kWholePieceUnits
-                                     : TilesPerJob(entry.index->tile_log2) << entry.index->tile_log2;
+      const std::uint64_t step = JobUnits(entry);
       for (std::uint64_t first = 0; first < entry.map->unit_count(); first += step) {
         jobs_.push_back({i, first, std::min(step, entry.map->unit_count() - first), {}, {}});
       }
@@ -442,7 +463,7 @@ class Stager {
       changed += tile.changed;
     }
     if (changed > entry.index->changed) return false;
-    ChunkWriter<Unit> writer(entry, job, changed, kernels_);
+    ChunkWriter<Unit> writer(entry, job, changed, kernels_, entry.map->is_contiguous() ? memory_ : nullptr);
     std::size_t next_large = 0;
     for (std::size_t k = 0; k < tiles.size(); ++k) {
       if (next_large < large.size() && large[next_large] == k) {
@@ -476,7 +497,7 @@ class Stager {
     if (changed > entry.index->changed) return false;
     if (changed == 0) return true;
     // The numbers of changes are known, so they are decoded to where they stay, if one chunk can hold them.
-    StagedChunk chunk;
+    StagedChunk chunk = EmptyChunk(entry.map->is_contiguous() ? memory_ : nullptr);
     chunk.offsets.resize(changed);
     chunk.new_units.resize(changed * sizeof(Unit));
     chunk.old_units.resize(changed * sizeof(Unit));
@@ -562,13 +583,25 @@ class Stager {
     writer.Finish();
   }
 
+  static StagedChunk EmptyChunk(const std::shared_ptr<MemoryPool>& pool) {
+    const UnfilledAllocator<std::uint8_t> memory(pool);
+    return {0, UnfilledVector<std::uint32_t>(memory), UnfilledVector<std::uint8_t>(memory),
+            UnfilledVector<std::uint8_t>(memory)};
+  }
+
   // Turns units of a job into chunks of the tensor, and adds up what they do to its digest.
   template <typename Unit>
   class ChunkWriter {
    public:
-    // `expected` is how many units will come, if that is known.
-    ChunkWriter(const Entry& entry, Job& job, std::size_t expected, const Kernels& kernels)
-        : map_(*entry.map), job_(job), expected_(expected), kernels_(kernels), digest_(kernels) {
+    // `expected` is how many units will come, if that is known. A pool is for one chunk of so many.
+    ChunkWriter(const Entry& entry, Job& job, std::size_t expected, const Kernels& kernels,
+                const std::shared_ptr<MemoryPool>& pool = nullptr)
+        : map_(*entry.map),
+          job_(job),
+          expected_(expected),
+          kernels_(kernels),
+          chunk_(EmptyChunk(pool)),
+          digest_(kernels) {
       NextRun(job.first_unit);
     }
 
@@ -719,6 +752,7 @@ class Stager {
   std::shared_ptr<const Layout> after_;
   std::vector<Entry> entries_;
   std::vector<Job> jobs_;
+  std::shared_ptr<MemoryPool> memory_;  // for what is staged; none if that is little
 };
 
 }  // namespace

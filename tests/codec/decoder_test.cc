@@ -40,6 +40,30 @@ TEST(StageDelta, EverythingChangesInAllButAFewTiles) {
   }
 }
 
+TEST(StageDelta, WhatIsStagedLiesTogether) {
+  Random random(4);
+  constexpr std::size_t kUnits = 4'500'000;  // several jobs
+  const Model before = ModelOf({{{"a", DType::kBF16, {kUnits}}, WeightLikeBf16(random, kUnits)},
+                                {{"b", DType::kU8, {1000}}, RandomBytes(random, 1000)}});
+  Model after = before;
+  for (std::size_t unit = 0; unit < kUnits; unit += 1 + Below(random, 20)) after.tensors[0][2 * unit] ^= 1;
+  after.tensors[1][500] ^= 1;
+  for (const CodingRequest coding : {CodingRequest::kConditioned, CodingRequest::kUniform, CodingRequest::kGaps}) {
+    const auto change = Stage(DeltaBetween(before, after, coding), ViewOf(before));
+    ASSERT_TRUE(change.ok());
+    const auto pool = change.value()->tensors()[0].chunks()[0].offsets.get_allocator().pool();
+    ASSERT_NE(pool, nullptr);
+    for (const StagedTensor& tensor : change.value()->tensors()) {
+      for (const StagedChunk& chunk : tensor.chunks()) {
+        EXPECT_TRUE(pool->Holds(chunk.offsets.data()));
+        EXPECT_TRUE(pool->Holds(chunk.old_units.data()));
+        EXPECT_TRUE(pool->Holds(chunk.new_units.data()));
+      }
+    }
+    EXPECT_EQ(Written(before, *change.value()), after);
+  }
+}
+
 TEST(StageDelta, ABoxSeenThroughStagedChangesIsDigestedInPieces) {
   // A box of more than a million units over a tensor that an earlier change touches.
   Random random(3);
