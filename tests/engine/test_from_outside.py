@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import PROMPTS, WAIT_SECONDS, Server, TrainedRun
+from conftest import ONE_PROCESS, PROMPTS, WAIT_SECONDS, Server, TrainedRun
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,8 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(run, import_path, tmp_path_factory):
     log = tmp_path_factory.mktemp("server") / "log"
-    server = Server(run.make_mirror(), import_path, log, VLLM_SERVER_DEV_MODE="1", VLLM_PLUGINS="")
+    variables = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_PLUGINS": "", **ONE_PROCESS}
+    server = Server(run.make_mirror(), import_path, log, **variables)
     yield server.wait_until_up()
     server.stop()
 

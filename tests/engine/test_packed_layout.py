@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from conftest import PROMPTS, WAIT_SECONDS, TrainedRun
+from conftest import ONE_PROCESS, PROMPTS, WAIT_SECONDS, TrainedRun
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(run, start):
-    return start(run.make_mirror(), run.bucket).wait_until_up()
+    return start(run.make_mirror(), run.bucket, **ONE_PROCESS).wait_until_up()
 
 
 def test_it_follows_exactly(server, run, reference):
@@ -55,7 +55,8 @@ def test_a_killed_server_goes_on_from_its_mirror_and_stops_when_its_weights_are_
         result()
     missed = run.step()
     fault = tmp_path / "fault"
-    again = start(run.mirror, run.bucket, plugins=["fault"], ENGINE_TESTS_FAULT=str(fault)).wait_until_up()
+    variables = {**ONE_PROCESS, "ENGINE_TESTS_FAULT": str(fault)}
+    again = start(run.mirror, run.bucket, plugins=["fault"], **variables).wait_until_up()
     again.wait_for_version(missed)
     assert again.answers() == reference.answers(run.checkpoint(missed), plain=False)
 

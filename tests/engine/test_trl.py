@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 import weightwire as ww
-from conftest import ROOT, make_model
+from conftest import ONE_PROCESS, ROOT, make_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from weightwire.integrations.trl import WeightTransfer
 
@@ -131,7 +131,8 @@ def training(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(training, start):
     name = ["--no-skip-tokenizer-init", "--served-model-name", str(training.first)]
-    return start(training.mirror, training.bucket, plugins=["plain_layout"], arguments=name).wait_until_up()
+    options = {"plugins": ["plain_layout"], "arguments": name, **ONE_PROCESS}
+    return start(training.mirror, training.bucket, **options).wait_until_up()
 
 
 def tags_of(trainer):
