@@ -54,6 +54,18 @@ def is_torch_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def place_of(value: Any) -> tuple[Any, ...] | None:
+    """Equal for arrays that are the same elements of the same memory; None if it is not known, or there are none."""
+    if is_torch_tensor(value):
+        if str(value.layout) != "torch.strided" or value.numel() == 0 or value.device.type == "meta":
+            return None
+        seen_as = (value.dtype, value.is_conj(), value.is_neg())
+        return (value.device, value.data_ptr(), seen_as, tuple(value.shape), value.stride())
+    if isinstance(value, np.ndarray) and value.size > 0:
+        return ("host", value.__array_interface__["data"][0], value.dtype, value.shape, value.strides)
+    return None
+
+
 def dtype_name(name: str, array: Any) -> str:
     """The type of a torch tensor or a numpy array, as safetensors calls it."""
     known = _NUMPY_TYPES.get(str(array.dtype).removeprefix("torch."))
@@ -89,7 +101,9 @@ def _torch_bits(name: str, tensor: Any, *, writable: bool) -> Bits:
     dtype = dtype_name(name, tensor)
     if tensor.device.type == "meta":
         raise InvalidArgumentError(f"'{name}' is on the meta device: it has no data")
-    if writable and (tensor.device.type != "cpu" or not tensor.is_contiguous()):
+    if str(tensor.layout) != "torch.strided":
+        raise InvalidArgumentError(f"'{name}' is a {tensor.layout} tensor, which no checkpoint can hold: make it dense")
+    if writable and (tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg()):
         raise InvalidArgumentError(f"'{name}' cannot be followed into: it must be contiguous and in host memory")
     if tensor.device.type != "cpu":
         tensor = tensor.cpu()

@@ -103,10 +103,25 @@ class _Memory(NamedTuple):
     strides: tuple[int, ...]
 
 
+def _plain(name: str, value: Any) -> Any:
+    """Such that its elements are what lies in its memory, a whole number of elements apart; a copy where they are
+    not."""
+    if is_torch_tensor(value):
+        if str(value.layout) != "torch.strided":
+            raise InvalidArgumentError(
+                f"'{name}' is a {value.layout} tensor, which no checkpoint can hold: make it dense"
+            )
+        return value.detach().resolve_conj().resolve_neg()
+    if not hasattr(value, "__dlpack__"):
+        value = as_numpy(name, value)
+    if isinstance(value, np.ndarray) and any(stride % max(1, value.itemsize) for stride in value.strides):
+        return np.ascontiguousarray(value)  # a field of a structured array, say
+    return value
+
+
 def _memory_of(name: str, value: Any) -> _Memory | None:
     """None if it is not in host memory, or has to be made into an array first."""
     if is_torch_tensor(value):
-        value = value.detach()
         if value.device.type != "cpu":
             return None
         return _Memory(value, value.data_ptr(), dtype_name(name, value), tuple(value.shape), tuple(value.stride()))
@@ -149,8 +164,7 @@ def item_of(name: str, value: Any, to: str | None) -> Item:
             _pieces.TorchPieces(value.kept.get(value), _torch_dtype(dtype))(firsts, count, out)
 
         return name, dtype, value.shape, _core.calling_reader(read, dtype)
-    if not is_torch_tensor(value) and not hasattr(value, "__dlpack__"):
-        value = as_numpy(name, value)
+    value = _plain(name, value)
     memory = _memory_of(name, value)
     dtype = memory.dtype if memory is not None else dtype_name(name, value)
     shape = memory.shape if memory is not None else tuple(value.shape)
@@ -171,6 +185,7 @@ def fp8_items(name: str, value: Any, fp8: Fp8) -> list[Item]:
     if isinstance(value, Lazy):
         raise InvalidArgumentError(f"'{name}' cannot be published as fp8: merge the adapters first")
     power_of_two = fp8.scales == "power_of_two"
+    value = _plain(name, value)
     memory = _memory_of(name, value)
     dtype = memory.dtype if memory is not None else dtype_name(name, value)
     shape = tuple(value.shape)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from weightwire._arrays import bits_of, is_torch_tensor, named_dtype
+from weightwire._arrays import bits_of, named_dtype, place_of
 from weightwire._lora import Lora, adapter_tensors, is_peft, merged_tensors
 from weightwire._published import Fp8, Item, Lazy, fp8_items, item_of
 from weightwire._shards import local_of, whole_of
@@ -45,9 +45,8 @@ def _ties(tensors: Mapping[str, Any], second_names: list[re.Pattern[str]]) -> di
     """Second names of tensors that are the same memory."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
-        tensor = local_of(tensor)
-        if is_torch_tensor(tensor) and tensor.numel() > 0 and tensor.device.type != "meta":
-            place = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        place = place_of(local_of(tensor))
+        if place is not None:
             groups.setdefault(place, []).append(name)
     aliases = {}
     for names in groups.values():

@@ -48,6 +48,30 @@ def test_views_that_are_not_contiguous_are_published_as_they_look(bucket):
     np.testing.assert_array_equal(loaded["reversed"], whole[::-1])
 
 
+def test_fields_of_a_structured_array_are_published_as_they_look(bucket):
+    records = np.zeros((2, 5), [("a", "f4"), ("b", "f4"), ("c", "u1")])  # nine bytes each
+    for number, name in enumerate(records.dtype.names):
+        records[name] = np.arange(1 + number, 11 + number).reshape(2, 5)
+    fields = {name: records[name] for name in records.dtype.names}
+    fields["transposed"] = records["b"].T
+    publish(bucket, fields)
+    assert_same(ww.load(bucket), fields)
+    publish(bucket, fields, dtype="bfloat16")
+    rounded = {n: f.astype(ml_dtypes.bfloat16) if f.dtype == np.float32 else f for n, f in fields.items()}
+    assert_same(ww.load(bucket), rounded)
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_an_array_at_any_address_is_published_as_it_looks(bucket, dtype):
+    array = np.zeros(41, np.uint8)[1:].view(np.float32).reshape(2, 5)
+    array[:] = np.arange(10).reshape(2, 5)
+    assert not array.flags.aligned
+    publish(bucket, {"w": array, "t": array.T}, dtype=dtype)
+    loaded = ww.load(bucket)
+    np.testing.assert_array_equal(loaded["w"].astype(np.float32), array)
+    np.testing.assert_array_equal(loaded["t"].astype(np.float32), array.T)
+
+
 def test_what_is_not_an_array_is_refused_by_name(bucket):
     with ww.Publisher(bucket) as publisher:
         with pytest.raises(ww.InvalidArgumentError, match="'oops' is a object"):
@@ -182,6 +206,20 @@ def test_the_second_of_two_publishers_is_told(bucket):
             other.publish(1).wait()
         assert other.stats.stopped
         one.publish(2).wait()
+
+
+def test_arrays_that_are_the_same_memory_are_sent_once(bucket):
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    state = {"embed": array, "again": array[:], "other": array[::-1], "empty": array[:0], "nothing": array[:0]}
+    publish(bucket, state)
+    loaded = ww.load(bucket)
+    assert_same(loaded, state)
+    assert loaded["again"] is loaded["embed"]
+    assert loaded["other"] is not loaded["embed"] and loaded["empty"] is not loaded["nothing"]
+    target = {name: np.zeros_like(part) for name, part in state.items()}
+    with ww.Follower(bucket, target) as follower:
+        follower.poll().apply()
+    assert_same(target, state)
 
 
 def test_tensors_may_come_and_go(bucket):

@@ -93,6 +93,23 @@ def test_wrapped_modules_are_published_under_their_own_names(bucket):
     assert sorted(ww.load(bucket)) == ["bias", "weight"]
 
 
+def test_views_whose_memory_holds_other_numbers_are_published_as_they_look(bucket):
+    numbers = torch.randn(4, 6, dtype=torch.complex64)
+    views = {"plain": numbers, "conjugate": numbers.conj(), "negative": numbers.conj().imag}
+    publish(bucket, views)
+    expected = {"plain": numbers, "conjugate": numbers.conj().resolve_conj(), "negative": -numbers.imag}
+    assert_same_tensors(ww.load(bucket, framework="torch"), expected)
+
+
+def test_a_sparse_tensor_is_refused(bucket):
+    sparse = torch.eye(4).to_sparse()
+    with pytest.raises(ww.InvalidArgumentError, match=r"'w' is a torch.sparse_coo tensor.*make it dense"):
+        publish(bucket, {"w": sparse})
+    publish(bucket, {"w": torch.eye(4)})
+    with pytest.raises(ww.InvalidArgumentError, match=r"'w' is a torch.sparse_coo tensor"):
+        ww.Follower(bucket, {"w": sparse})
+
+
 def test_a_tensor_without_data_is_refused(bucket):
     with pytest.raises(ww.InvalidArgumentError, match="meta device"):
         publish(bucket, {"w": torch.empty(3, device="meta")})
