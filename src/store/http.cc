@@ -250,8 +250,12 @@ Result<HttpAnswer> HttpClient::Perform(const HttpRequest& request) {
   long sent_bytes = 0;
   curl_easy_getinfo(curl, CURLINFO_REQUEST_SIZE, &sent_bytes);
   const std::string why = reason[0] != 0 ? reason.data() : curl_easy_strerror(code);
-  handles_->Return(std::move(handle));
-  if (code == CURLE_OK) return std::move(exchange.answer);
+  if (code == CURLE_OK) {
+    handles_->Return(std::move(handle));
+    return std::move(exchange.answer);
+  }
+  // The handle goes with its connection: one whose host did not resolve refuses settings of the next request.
+  handle.reset();
 
   const std::string_view origin = OriginOf(request.url);
   if (exchange.body_too_long) {
