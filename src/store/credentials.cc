@@ -88,9 +88,8 @@ Result<Credentials> CredentialChain::Get() {
 
 bool CredentialChain::Renew() {
   const std::lock_guard lock(mutex_);
-  const bool may_change = held_ && !environment_("AWS_ACCESS_KEY_ID");
-  held_.reset();
-  return may_change;
+  held_.reset();  // also if another thread has done so already: what it fetches is new to this one
+  return !environment_("AWS_ACCESS_KEY_ID");
 }
 
 Result<Credentials> CredentialChain::Fetch() {

@@ -3,7 +3,7 @@
 //   2. the profile in the shared files (aws_profile.h)
 //   3. the container's service (AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or _FULL_URI)
 //   4. the machine's metadata service, version 2, unless AWS_EC2_METADATA_DISABLED is "true"
-// Credentials that expire are fetched again some minutes before.
+// Credentials that expire are fetched again some minutes before; any others once the service takes them no more.
 #pragma once
 
 #include <memory>
@@ -37,7 +37,7 @@ class CredentialSource {
   // kRefused when there are none, with what was tried.
   virtual Result<Credentials> Get() = 0;
 
-  // The service says that these have expired: the next Get fetches anew. False when that cannot help.
+  // The service does not take these any more: the next Get fetches anew. False when that cannot help.
   virtual bool Renew() = 0;
 };
 

@@ -45,6 +45,9 @@ bool IsExpired(std::string_view code) {
          code == "InvalidToken";
 }
 
+// The key is gone, or has another secret now: whoever rotates keys has put new ones where ours came from.
+bool IsRotated(std::string_view code) { return code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch"; }
+
 std::uint64_t PartBytesFor(std::uint64_t size_bytes) {
   std::uint64_t part = kPartBytes;
   while ((size_bytes + part - 1) / part > kMaxParts) part *= 2;
@@ -208,8 +211,8 @@ Result<HttpAnswer> S3Store::SendOnce(const Request& request) {
 Result<HttpAnswer> S3Store::Send(const Request& request) {
   auto answer = SendOnce(request);
   if (!answer.ok() || IsSuccess(answer.value()) || options_.credentials == nullptr) return answer;
-  if (IsExpired(ParseS3Error(answer.value().BodyText()).code) && options_.credentials->Renew())
-    return SendOnce(request);
+  const std::string code = ParseS3Error(answer.value().BodyText()).code;
+  if ((IsExpired(code) || IsRotated(code)) && options_.credentials->Renew()) return SendOnce(request);
   return answer;
 }
 

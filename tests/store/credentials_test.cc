@@ -87,6 +87,20 @@ TEST_F(CredentialsTest, ProfilesComeFromBothFiles) {
   EXPECT_THAT(missing.error().message(), ::testing::HasSubstr("missing"));
 }
 
+TEST_F(CredentialsTest, AProfileIsReadAgainOnceItsKeysAreNotTaken) {
+  WriteAwsFile("credentials", "[default]\naws_access_key_id=OLD\naws_secret_access_key=1\n");
+  CredentialChain chain(Variables(), &clock_);
+  EXPECT_EQ(chain.Get().value().access_key, "OLD");
+  WriteAwsFile("credentials", "[default]\naws_access_key_id=NEW\naws_secret_access_key=2\n");
+  EXPECT_EQ(chain.Get().value().access_key, "OLD");
+  // Two requests at once may be refused; both are to be sent again.
+  EXPECT_TRUE(chain.Renew());
+  EXPECT_TRUE(chain.Renew());
+  EXPECT_EQ(chain.Get().value().access_key, "NEW");
+  variables_["AWS_ACCESS_KEY_ID"] = "ENV";
+  EXPECT_FALSE(chain.Renew());
+}
+
 TEST_F(CredentialsTest, FilesMayBeElsewhere) {
   testing::WriteAll(directory_ / "keys", "[default]\naws_access_key_id=A\naws_secret_access_key=B\n");
   variables_["AWS_SHARED_CREDENTIALS_FILE"] = (directory_ / "keys").string();

@@ -420,6 +420,29 @@ TEST_P(S3FaultsTest, ExpiredCredentialsAreRenewedOnce) {
   ExpectWrites(ErrorCode::kRefused);
 }
 
+// Keys that do not expire are held for as long as the service takes them.
+TEST_P(S3FaultsTest, RotatedKeysAreReadAgainOnce) {
+  const testing::SigningKeys keys = s3_.keys();
+  for (const char* code : {"InvalidAccessKeyId", "SignatureDoesNotMatch"}) {
+    S3Options options = s3_.Options();
+    auto source = std::make_shared<RenewingCredentials>(
+        Credentials{"OLDACCESS", Secret("old"), Secret(), {}},
+        Credentials{keys.access_key, Secret(keys.secret_key), Secret(keys.session_token), {}});
+    options.credentials = source;
+    store_ = std::make_unique<S3Store>(options, &FakeS3::clock());
+    s3_.SetBefore([code](const ServerRequest& request) -> std::optional<ServerReply> {
+      if (request.Header("authorization").find("OLDACCESS") == std::string::npos) return std::nullopt;
+      return S3ErrorReply(403, code);
+    });
+    EXPECT_TRUE(Succeeds(store_->Put("a", BytesOf("x"))));
+    EXPECT_EQ(source->renewals, 1);
+    // Wrong for good: one more look for each request.
+    AnswerAll(S3ErrorReply(403, code));
+    Expect(store_->Put("a", BytesOf("x")), ErrorCode::kRefused);
+    EXPECT_EQ(source->renewals, 2);
+  }
+}
+
 TEST_P(S3FaultsTest, StatLearnsWhyItIsRefused) {
   S3Options options = s3_.Options();
   const testing::SigningKeys keys = s3_.keys();
