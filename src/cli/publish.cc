@@ -29,6 +29,9 @@ class Worker {
   Worker(Publisher& publisher, const PublishOptions& options, const Clock& clock)
       : publisher_(publisher), options_(options), clock_(clock) {}
 
+  // An anchor by policy keeps no version waiting, so what goes wrong with one counts only once nothing else is left.
+  void CountAnchors() { count_anchors_ = true; }
+
   template <typename Finished>
   Status WorkUntil(const Finished& finished) {
     while (!finished()) {
@@ -58,11 +61,12 @@ class Worker {
   Status CheckTrouble() {
     const PipelineStatus status = publisher_.status().pipeline;
     if (status.stopped.has_value()) return *status.stopped;
-    if (!status.last_error.has_value()) {
+    const std::optional<Error>& trouble = count_anchors_ ? status.anchor_error : status.last_error;
+    if (!trouble.has_value()) {
       began_.reset();
       return Ok();
     }
-    const Error& error = *status.last_error;
+    const Error& error = *trouble;
     if (!MayPass(error)) return error;
     if (!began_.has_value()) {
       began_ = clock_.Monotonic();
@@ -74,6 +78,7 @@ class Worker {
   Publisher& publisher_;
   const PublishOptions& options_;
   const Clock& clock_;
+  bool count_anchors_ = false;
   std::optional<nanoseconds> began_;  // of the trouble
 };
 
@@ -205,10 +210,14 @@ Status RunPublish(const PublishOptions& options, const World& world) {
     outcome.first_of_chain = anchor_before.has_value() && anchor_before->name.version == *outcome.ticket.version;
     if (outcome.first_of_chain) outcome.bytes = anchor_before->bytes;
     const Progress progress("writing an anchor");
-    WW_RETURN_IF_ERROR(worker.WorkUntil([&] { return publisher->idle(); }));
+    worker.CountAnchors();
+    const Status worked = worker.WorkUntil([&] { return publisher->idle(); });
     const PipelineStatus status = publisher->status().pipeline;
+    if (InterruptGuard::interrupted() || !status.anchor_error.has_value()) WW_RETURN_IF_ERROR(worked);
+    // The version is there all the same; an anchor is due again with the next one.
     if (status.anchor_error.has_value()) {
-      fmt::print(stderr, "weightwire: no anchor was written: {}\n", status.anchor_error->message());
+      fmt::print(stderr, "weightwire: version {} is published, but without its anchor: {}\n", *outcome.ticket.version,
+                 status.anchor_error->message());
     }
     const auto& anchor = status.newest_anchor;
     if (!outcome.first_of_chain && anchor.has_value() && anchor != anchor_before) outcome.anchor = anchor->name.version;

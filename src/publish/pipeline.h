@@ -136,7 +136,7 @@ struct PipelineStatus {
   std::optional<Error> stopped;
   std::optional<Version> anchor_in_work;
   std::optional<AnchorRef> newest_anchor;
-  std::optional<Error> anchor_error;  // of the last anchor that was given up
+  std::optional<Error> anchor_error;  // of the last anchor: it was given up, or is tried again
 };
 
 class Pipeline {

@@ -235,6 +235,21 @@ def test_anchors_by_number(tmp_path):
     succeed("verify", tmp_path / "bucket")
 
 
+def test_an_anchor_that_cannot_be_written_is_a_warning(run, tmp_path):
+    """The version is there without it; and publish ends, although trying again would not help."""
+    write_sharded(tmp_path / "4", chain(5)[4])
+    with open(tmp_path / "4/too-large.json", "wb") as file:
+        file.truncate((1 << 30) + 1)
+    publish = [WEIGHTWIRE, "publish", run, tmp_path / "4", "--anchor-every", "1", "--json"]
+    result = subprocess.run(publish, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "version 4 is published" in result.stderr and "too-large.json" in result.stderr
+    said = json.loads(result.stdout)
+    assert (said["outcome"], said["version"], said["anchor"]) == ("committed", 4, False)
+    assert len(versions(run)) == 5
+
+
 # --- follow and checkout ---
 
 
