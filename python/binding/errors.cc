@@ -36,6 +36,7 @@ const char* NameOf(ErrorCode code) {
 
 void Raise(const Error& error) {
   const nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
   const nb::object type = nb::module_::import_("weightwire.errors").attr(NameOf(error.code()));
   PyErr_SetString(type.ptr(), error.message().c_str());
   throw nb::python_error();

@@ -10,7 +10,8 @@
 
 namespace weightwire::python {
 
-// Throws the exception of weightwire.errors that belongs to the code. The GIL may be held or not.
+// Throws the exception of weightwire.errors that belongs to the code; or KeyboardInterrupt, if Ctrl-C was what made the
+// work fail. The GIL may be held or not.
 [[noreturn]] void Raise(const Error& error);
 
 template <typename T>

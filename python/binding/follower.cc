@@ -20,6 +20,7 @@
 #include "follow/array_target.h"
 #include "follow/memory_target.h"
 #include "follow/mirror.h"
+#include "interruptible.h"
 #include "log/find_version.h"
 #include "machine.h"
 #include "runner/follower_id.h"
@@ -34,12 +35,10 @@ namespace {
 class Session {
  public:
   // Opens the run; the rest decides what is followed into what.
-  static Result<std::unique_ptr<Session>> Open(const std::string& url, std::size_t threads, std::uint64_t rate) {
-    auto session = std::make_unique<Session>();
-    WW_TRY(std::shared_ptr<Machine> machine, Machine::Make(threads));
-    WW_TRY(session->store, OpenStoreFor(url, std::move(machine), rate));
-    WW_TRY(session->run, Run::Open(*session->store.store));
-    return session;
+  Status Open(const std::string& url, std::shared_ptr<Machine> machine, std::uint64_t rate) {
+    WW_TRY(store, OpenStoreFor(url, std::move(machine), rate));
+    WW_TRY(run, Run::Open(*store.store));
+    return Ok();
   }
 
   ~Session() {
@@ -61,15 +60,6 @@ class Session {
   std::optional<Follower> follower;
 };
 
-// Steps until there is nothing to do just now; open to Ctrl-C between steps.
-Status StepOn(Follower& follower) {
-  while (true) {
-    WW_TRY(const FollowerStep step, follower.Step());
-    if (step == FollowerStep::kUpToDate) return Ok();
-    CheckSignals();
-  }
-}
-
 class PyFollower {
  public:
   // `target` is a list as in arrays.h, or the path of a mirror.
@@ -89,17 +79,27 @@ class PyFollower {
       mirror = nb::cast<std::string>(target);
     }
     const nb::gil_scoped_release release;
-    session_ = ValueOrRaise(Session::Open(url, threads, rate));
-    OkOrRaise(mirror.has_value() ? FollowMirror(*mirror, adopt, std::move(follower))
-                                 : FollowArrays(std::move(arrays), adopt, std::move(follower)));
+    const std::shared_ptr<Machine> machine = ValueOrRaise(Machine::Make(threads));
+    session_ = std::make_unique<Session>();
+    RunInterruptibly(machine->sleeper, [&]() -> Status {
+      WW_RETURN_IF_ERROR(session_->Open(url, machine, rate));
+      return mirror.has_value() ? FollowMirror(*mirror, adopt, std::move(follower))
+                                : FollowArrays(std::move(arrays), adopt, std::move(follower));
+    });
+    Note();
   }
 
   // Fetches, verifies and stages as far as there is something. True if there is something to apply.
   bool Poll() {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
-    OkOrRaise(StepOn(Open()));
-    return HasUpdate();
+    Follower& follower = Open();
+    while (true) {
+      const Result<FollowerStep> step = follower.Step();
+      Note();
+      if (ValueOrRaise(step) == FollowerStep::kUpToDate) return HasUpdate();
+      CheckSignals();
+    }
   }
 
   // What Apply would do, if it is a staged change: (whether the layout changes, tensors), see StagedTensors. None if it
@@ -143,19 +143,19 @@ class PyFollower {
     OkOrRaise(session_->arrays != nullptr ? session_->arrays->CheckArrays() : session_->mirror->Check());
   }
 
+  // Never waits for a poll under way: then it is what was known after its last step.
   nb::dict Describe() {
-    FollowerStatus status;
-    std::optional<Held> held;
-    std::optional<Held> applied;
-    TraceCounts counts;
+    Known known;
     {
       const nb::gil_scoped_release release;
-      const std::lock_guard lock(mutex_);
-      status = Open().status();
-      held = TargetOf().held();
-      applied = session_->arrays != nullptr ? session_->arrays->placed() : held;
-      counts = session_->store.counts->Counts();
+      if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
+        Open();
+        Note();
+      }
+      const std::lock_guard lock(known_mutex_);
+      known = known_;
     }
+    const auto& [status, held, applied, counts] = known;
     nb::dict dict;
     std::optional<Version> version;
     std::optional<std::uint64_t> step;
@@ -194,6 +194,22 @@ class PyFollower {
   }
 
  private:
+  // What Describe tells.
+  struct Known {
+    FollowerStatus status;
+    std::optional<Held> held;
+    std::optional<Held> applied;
+    TraceCounts counts;
+  };
+
+  // REQUIRES: mutex_ is held, or nobody else has this yet.
+  void Note() {
+    const std::optional<Held> held = TargetOf().held();
+    const std::lock_guard lock(known_mutex_);
+    known_ = {session_->follower->status(), held, session_->arrays != nullptr ? session_->arrays->placed() : held,
+              session_->store.counts->Counts()};
+  }
+
   Status FollowArrays(TargetArrays arrays, bool adopt, FollowerOptions options) {
     Session& session = *session_;
     const Machine& machine = *session.store.machine;
@@ -241,6 +257,8 @@ class PyFollower {
 
   std::mutex mutex_;  // one thread at a time in the follower
   std::unique_ptr<Session> session_;
+  std::mutex known_mutex_;
+  Known known_;  // guarded by known_mutex_
 };
 
 // Everything of one version, in memory: a list of (name, dtype, shape, bytes) and the aliases.
@@ -254,15 +272,20 @@ nb::tuple Load(const std::string& url, std::optional<Version> version, std::size
   Held held;
   {
     const nb::gil_scoped_release release;
-    const std::unique_ptr<Session> opened = ValueOrRaise(Session::Open(url, threads, 0));
-    Session& session = *opened;
-    Machine& machine = *session.store.machine;
-    session.memory = std::make_unique<MemoryTarget>(*machine.kernels, *machine.pool);
-    FollowerOptions options;
-    options.keep_lease = false;
-    session.Start(*session.memory, NewId(machine.random), options);
-    if (version.has_value()) session.follower->StandStill(version, /*back=*/true);
-    OkOrRaise(StepOn(*session.follower));
+    Session session;
+    const std::shared_ptr<Machine> machine = ValueOrRaise(Machine::Make(threads));
+    RunInterruptibly(machine->sleeper, [&]() -> Status {
+      WW_RETURN_IF_ERROR(session.Open(url, machine, 0));
+      session.memory = std::make_unique<MemoryTarget>(*machine->kernels, *machine->pool);
+      FollowerOptions options;
+      options.keep_lease = false;
+      session.Start(*session.memory, NewId(machine->random), options);
+      if (version.has_value()) session.follower->StandStill(version, /*back=*/true);
+      while (true) {
+        WW_TRY(const FollowerStep step, session.follower->Step());
+        if (step == FollowerStep::kUpToDate) return Ok();
+      }
+    });
     if (!session.memory->held().has_value() || (version.has_value() && session.memory->held()->version != *version)) {
       Raise({ErrorCode::kNotFound, "the run at " + session.store.store->Name() +
                                        (version.has_value() ? " has no version " + std::to_string(*version)
@@ -270,7 +293,7 @@ nb::tuple Load(const std::string& url, std::optional<Version> version, std::size
     }
     held = *session.memory->held();
     session.follower.reset();
-    kept->machine = session.store.machine;
+    kept->machine = machine;
     kept->memory = std::move(session.memory);
   }
   const MemoryTarget& memory = *kept->memory;

@@ -50,7 +50,7 @@ class PyPublisher {
     if (carried.has_value()) publisher.carried_directory = *carried;
 
     const nb::gil_scoped_release release;
-    OkOrRaise(session_->Open(
+    session_->Open(
         access,
         [&](Store& store) -> Result<Run> {
           WW_TRY(Run run, InitRun(store, access.single_writer, nullptr));
@@ -59,22 +59,20 @@ class PyPublisher {
         },
         [&](const Run& run, const PublisherTools& tools) {
           return PublisherRunner::Open(run, std::move(publisher), tools);
-        }));
+        });
   }
 
   PyTicket Publish(const nb::list& tensors, const nb::dict& aliases, std::uint64_t step) {
     const PublishedState state = ToStateBits(tensors, aliases);
-    PublisherRunner& runner = session_->OpenRunner();
-    WaitUntil(std::nullopt, [&](nanoseconds slice) { return runner.WaitForRoom(slice); });
+    const std::shared_ptr<PublisherRunner> runner = session_->OpenRunner();
     const nb::gil_scoped_release release;
-    return TicketOf(session_, ValueOrRaise(runner.Publish(state.bits, step)));
+    const auto turn = session_->TakeTurn();
+    WaitUntilWithoutGil(std::nullopt, [&](nanoseconds slice) { return runner->WaitForRoom(slice); });
+    return TicketOf(session_, ValueOrRaise(runner->Publish(state.bits, step)));
   }
 
   bool Drain(std::optional<double> timeout) {
-    PublisherRunner& runner = session_->OpenRunner();
-    return WaitUntil(timeout, [&](nanoseconds slice) {
-      return runner.Drain(slice) || runner.status().pipeline.stopped.has_value();
-    });
+    return session_->Drain(timeout, [](const PublisherRunner&) {});
   }
 
   void Close() { session_->Close(); }

@@ -59,52 +59,55 @@ class PyRankPublisher {
     rank.anchor_files.adapter = nb::cast<bool>(options["adapter"]);
     if (carried.has_value()) rank.carried_directory = *carried;
     const nb::gil_scoped_release release;
-    OkOrRaise(session_->Open(
+    session_->Open(
         access,
         // One rank makes the run; the others come when it is there.
         [&](Store& store) { return rank.rank == 0 ? InitRun(store, access.single_writer, nullptr) : Run::Open(store); },
         [&](const Run& run, const PublisherTools& tools) {
           return RankRunner::Open(run, std::move(rank), tools, start);
-        }));
+        });
   }
 
-  [[nodiscard]] std::string Start() const { return session_->runner().start(); }
+  [[nodiscard]] std::string Start() const { return session_->OpenRunner()->start(); }
 
-  // The rank's own shards, by name.
+  // The rank's own shards, by name. Whatever fails here, the other ranks learn of it: a call that they made and this
+  // rank did not would leave them a step apart for good.
   PyTicket Publish(const nb::list& tensors, std::uint64_t step) {
-    PublishedState state = ToStateBits(tensors, nb::dict());
-    RankRunner& runner = session_->OpenRunner();
-    if (!(*state.bits.layout == *shards_->own())) {
-      Raise({ErrorCode::kInvalidArgument,
-             "the tensors, types or shards of this rank are others than when the publisher was made: make a new one"});
+    const std::shared_ptr<RankRunner> runner = session_->OpenRunner();
+    std::optional<Result<Ticket>> published;
+    try {
+      const PublishedState state = StateOf(tensors);
+      const nb::gil_scoped_release release;
+      const auto turn = session_->TakeTurn();
+      WaitUntilWithoutGil(std::nullopt, [&](nanoseconds slice) { return runner->WaitForRoom(slice); });
+      published = runner->Publish(state.bits, step);  // refuses its own errors
+    } catch (const std::exception& error) {
+      Refuse(step, error.what());
+      throw;
     }
-    state.bits.shards = shards_;
-    WaitUntil(std::nullopt, [&](nanoseconds slice) { return runner.WaitForRoom(slice); });
-    const nb::gil_scoped_release release;
-    return TicketOf(session_, ValueOrRaise(runner.Publish(state.bits, step)));
+    return TicketOf(session_, ValueOrRaise(std::move(*published)));
   }
 
   void Refuse(std::uint64_t step, const std::string& why) {
+    const std::shared_ptr<RankRunner> runner = session_->OpenRunner();
     const nb::gil_scoped_release release;
-    session_->OpenRunner().Refuse(step, {ErrorCode::kInvalidArgument, why});
+    const auto turn = session_->TakeTurn();
+    runner->Refuse(step, {ErrorCode::kInvalidArgument, why});
   }
 
   bool Drain(std::optional<double> timeout) {
-    RankRunner& runner = session_->OpenRunner();
-    return WaitUntil(timeout, [&](nanoseconds slice) {
-      if (runner.Drain(slice)) return true;
-      const PublisherStatus status = runner.status();
+    return session_->Drain(timeout, [](const RankRunner& runner) {
       if (const auto touch = runner.out_of_touch(); touch.has_value()) Raise(*touch);
-      return status.pipeline.stopped.has_value();
     });
   }
 
   // (messages to put, keys of messages to deliver, keys to remove).
   nb::tuple BoardWork(double at_most) {
+    const std::shared_ptr<RankRunner> runner = session_->OpenRunner();
     RankRunner::BoardWork work;
     {
       const nb::gil_scoped_release release;
-      work = session_->runner().NextBoardWork(ToDuration(at_most).value());
+      work = runner->NextBoardWork(ToDuration(at_most).value());
     }
     nb::list outgoing;
     for (const BoardMessage& message : work.outgoing) outgoing.append(nb::make_tuple(message.key, message.text));
@@ -116,13 +119,15 @@ class PyRankPublisher {
   }
 
   void Deliver(const std::string& key, const std::string& text) {
+    const std::shared_ptr<RankRunner> runner = session_->OpenRunner();
     const nb::gil_scoped_release release;
-    session_->runner().Deliver(key, text);
+    runner->Deliver(key, text);
   }
 
   void LoseTouch(const std::string& why) {
+    const std::shared_ptr<RankRunner> runner = session_->OpenRunner();
     const nb::gil_scoped_release release;
-    session_->runner().LoseTouch({ErrorCode::kUnavailable, why});
+    runner->LoseTouch({ErrorCode::kUnavailable, why});
   }
 
   void Close() { session_->Close(); }
@@ -130,6 +135,16 @@ class PyRankPublisher {
   [[nodiscard]] std::string RunId() const { return session_->RunId(); }
 
  private:
+  [[nodiscard]] PublishedState StateOf(const nb::list& tensors) const {
+    PublishedState state = ToStateBits(tensors, nb::dict());
+    if (!(*state.bits.layout == *shards_->own())) {
+      Raise({ErrorCode::kInvalidArgument,
+             "the tensors, types or shards of this rank are others than when the publisher was made: make a new one"});
+    }
+    state.bits.shards = shards_;
+    return state;
+  }
+
   std::shared_ptr<Session> session_;
   const std::shared_ptr<const Shards> shards_;
 };

@@ -86,7 +86,11 @@ class CallingReader final : public UnitReader {
       const nb::capsule owner(out, [](void*) noexcept {});  // without one, it would be a copy
       function_(begins, count, nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(out, {bytes}, owner));
     } catch (nb::python_error& error) {
-      return Error(ErrorCode::kIo, std::string("cannot read the weights: ") + error.what());
+      const bool interrupted = error.matches(PyExc_KeyboardInterrupt);
+      Error why(ErrorCode::kIo, std::string("cannot read the weights: ") + error.what());
+      // Ctrl-C while Python ran here: it is raised anew where the work is given up. No Python may run before that.
+      if (interrupted) PyErr_SetInterrupt();
+      return why;
     }
     return Ok();
   }

@@ -199,12 +199,16 @@ def test_dlpack_s_floats_are_rounded_too(bucket):
 
 def test_the_second_of_two_publishers_is_told(bucket):
     state = small_state()
-    with ww.Publisher(bucket, state) as one, ww.Publisher(bucket, state) as other:
+    with ww.Publisher(bucket, state) as one:
+        other = ww.Publisher(bucket, state)
         one.publish(0).wait()
         state["scale"][()] = 5
         with pytest.raises(ww.MismatchError):
             other.publish(1).wait()
         assert other.stats.stopped
+        with pytest.raises(ww.MismatchError):
+            other.drain()
+        other.close()
         one.publish(2).wait()
 
 
@@ -220,6 +224,83 @@ def test_arrays_that_are_the_same_memory_are_sent_once(bucket):
     with ww.Follower(bucket, target) as follower:
         follower.poll().apply()
     assert_same(target, state)
+
+
+def test_leaving_a_publisher_whose_versions_were_lost_is_an_error(bucket):
+    state = small_state()
+    with ww.Publisher(bucket, state) as one:
+        one.publish(0).wait()
+        with pytest.raises(ww.MismatchError), ww.Publisher(bucket, state) as other:
+            state["scale"][()] = 5
+            one.publish(1).wait()
+            state["scale"][()] = 6
+            other.publish(2)  # never gets into the run, and nobody looks at the ticket
+
+
+def test_threads_that_publish_at_once_take_turns(bucket):
+    states = [{"w": np.full(200_000, n, np.float32)} for n in range(4)]
+    with ww.Publisher(bucket) as publisher:
+        publisher.publish(0, states[0])
+        threads = [threading.Thread(target=publisher.publish, args=(n, states[n])) for n in range(1, 4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    seen = {int(ww.load(bucket, version=version)["w"][0]) for version in range(4)}
+    assert seen == {0, 1, 2, 3}
+
+
+def test_a_closed_publisher_ends_every_wait(bucket):
+    publisher = ww.Publisher(bucket, {"w": np.zeros(10_000_000, np.uint8)}, bytes_per_second=1000)
+    ticket = publisher.publish(0)
+    publisher.close()
+    with pytest.raises(ww.UnavailableError, match="closed"):
+        ticket.wait()
+    assert ticket.stats.stage == "failed"
+    assert publisher.stats.committed is None
+
+
+def test_a_closed_publisher_gives_its_state_directory_back(bucket, tmp_path):
+    state = small_state()
+    with ww.Publisher(bucket, state, state=tmp_path / "state") as publisher:
+        ticket = publisher.publish(0)
+    with ww.Publisher(bucket, state, state=tmp_path / "state") as again:
+        again.publish(0).wait()
+    assert ticket.stats.stage == "committed"
+
+
+CTRL_C = {
+    # A port that nobody listens on: it is tried again for half a minute.
+    "while it opens": """
+os.environ.update(AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b", AWS_ENDPOINT_URL="http://127.0.0.1:9")
+print("waiting", flush=True)
+ww.Publisher("s3://bucket/run", {"w": np.zeros(3)})
+""",
+    "while Python makes the weights": """
+import weightwire._core as core
+class Weights:
+    def __call__(self, firsts, count, out):
+        print("waiting", flush=True)
+        while True:
+            pass
+publisher = ww.Publisher("bucket", threads=1)
+reader = core.calling_reader(Weights(), "F32")
+publisher._core.publish([("w", "F32", (4,), reader)], {}, 0)
+""",
+}
+
+
+@pytest.mark.parametrize("where", CTRL_C)
+def test_ctrl_c_is_what_it_says(tmp_path, where):
+    script = "import os\nimport numpy as np, weightwire as ww\n" + CTRL_C[where]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in error.splitlines() and "Error:" not in error
 
 
 def test_tensors_may_come_and_go(bucket):

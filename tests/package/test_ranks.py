@@ -364,6 +364,24 @@ def test_a_rank_whose_model_cannot_be_read(two, bucket):
     two.all(close)
 
 
+def test_a_rank_that_gives_other_types_once(two, bucket):
+    two.all(make_plain)
+    two.all(open_publisher, str(bucket))
+    assert_published(two, bucket, 0, 0)
+    two.one(0, publish, 1)
+    with pytest.raises(Raised, match="others than when the publisher was made"):
+        two.one(1, publish_halves, 1)
+    with pytest.raises(Raised, match=r"rank 1: .*others than when the publisher was made"):
+        two.one(0, wait, 1)
+    # The call failed on both, so neither is a step behind.
+    assert_published(two, bucket, 2, 1)
+    two.all(close)
+
+
+def publish_halves(here, step):
+    here.publisher.publish(step, {name: tensor.half() for name, tensor in here.model.items()})
+
+
 def publish_other_model(here, step):
     here.publisher.publish(step, {"other": torch.zeros(3)})
 

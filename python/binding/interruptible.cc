@@ -1,0 +1,23 @@
+#include "interruptible.h"
+
+#include <future>
+
+#include "errors.h"
+
+namespace weightwire::python {
+
+void RunInterruptibly(SystemSleeper& sleeper, const std::function<Status()>& work) {
+  std::future<Status> ended = std::async(std::launch::async, work);
+  while (ended.wait_for(kPatience) != std::future_status::ready) {
+    try {
+      CheckSignals();
+    } catch (...) {
+      sleeper.Stop();
+      ended.wait();
+      throw;
+    }
+  }
+  OkOrRaise(ended.get());
+}
+
+}  // namespace weightwire::python
