@@ -38,7 +38,7 @@ struct ScanResult {
   std::uint64_t time = 0;  // at the end of the chunk
 };
 
-// What changes in a tile, with the tile itself, for waits that are longer than the horizon.
+// What changes in a tile, as scan leaves it: kScanRoom more may be read of each array. And the tile, for long waits.
 struct SparseChanges {
   const std::uint8_t* tile_units = nullptr;  // the base's
   std::uint32_t tile_count = 0;

@@ -2,9 +2,9 @@
 // purpose.
 //
 // Nearly all changes wait less than a horizon, and most have a magnitude without extra bits: exactly two events each.
-// Where all of a vector's changes are so, their events are made together and written in one piece. Where some have
-// extra bits, the others' events are made together all the same. Other vectors go through SparseEventWriter, which
-// defines the result.
+// The events of a vector of such changes are made together and written in one piece. Where some have extra bits, the
+// others' events are made together all the same. A change that is rarer ends its vector and goes through
+// SparseEventWriter, which defines the result; the next vector begins after it.
 
 // kWordLanes units, one a lane.
 template <typename Unit>
@@ -27,11 +27,11 @@ HWY_INLINE Words OrderedOf(Words units, Words sign_magnitude) {
   return hn::Xor(units, hn::And(hn::And(negative, sign_magnitude), hn::Set(kWords, (1u << kTop) - 1)));
 }
 
-// Appends the changes from k on, unless one of them is rare: then it does nothing.
-// REQUIRES: k > 0; there are kWordLanes of them.
+// Appends the changes from k on that are before the next rare one, at most kWordLanes; returns how many.
+// REQUIRES: 0 < k < changes.changed.
 template <typename Unit>
-HWY_INLINE bool AppendTogether(const SparseChanges& changes, const ExpandedTables& tables, std::size_t k,
-                               SparseEventWriter<Unit>& writer) {
+HWY_INLINE std::size_t AppendTogether(const SparseChanges& changes, const ExpandedTables& tables, std::size_t k,
+                                      SparseEventWriter<Unit>& writer) {
   constexpr int kBits = 8 * static_cast<int>(sizeof(Unit));
   constexpr std::uint32_t kUnitMask = sizeof(Unit) == 4 ? 0xffffffff : (std::uint64_t{1} << kBits) - 1;
   const auto unit_mask = hn::Set(kWords, kUnitMask);
@@ -70,7 +70,15 @@ HWY_INLINE bool AppendTogether(const SparseChanges& changes, const ExpandedTable
   const auto rare =
       hn::Or(hn::Or(hn::Gt(wait, hn::Set(kWords, kHorizon - 1)), hn::Gt(gap, hn::Set(kWords, writer.safe_gap()))),
              hn::AndNot(has_extra, hn::Eq(packed, hn::Set(kWords, kNoSymbol))));
-  if (!hn::AllFalse(kWords, rare)) return false;
+  // What is read after the last change means nothing.
+  const std::uint64_t stop = MaskBits(kWords, rare) | (std::uint64_t{1} << std::min(kWordLanes, changes.changed - k));
+  std::size_t count = kWordLanes;
+  if (stop != std::uint64_t{1} << kWordLanes) [[unlikely]] {
+    count = LowestBit(stop);
+    // Stays a branch: the next vector need not wait for this one to know where it begins.
+    asm volatile("" : "+r"(count));  // NOLINT(hicpp-no-assembler)
+  }
+  const std::uint64_t counted = (std::uint64_t{1} << count) - 1;
 
   const auto waiting_begin = WaitingOf(wait);
   const auto waiting_end = WaitingOf(hn::Min(hn::Add(wait, rate), hn::Set(kWords, kHorizon)));
@@ -79,14 +87,15 @@ HWY_INLINE bool AppendTogether(const SparseChanges& changes, const ExpandedTable
   const auto change_width = hn::Sub(waiting_begin, waiting_end);
   const auto symbol_start = hn::And(packed, hn::Set(kWords, 0xffff0000));
   const auto symbol_width = hn::ShiftLeft<16>(packed);
-  const auto single_steps = static_cast<std::uint32_t>(std::popcount(MaskBits(kWords, hn::Eq(magnitude, one))));
+  const auto single_steps =
+      static_cast<std::uint32_t>(std::popcount(MaskBits(kWords, hn::Eq(magnitude, one)) & counted));
   static_assert(sizeof(RansEvent) == 8 && offsetof(RansEvent, width) == 4);
   RansEvent* event = writer.next_event();
   hn::StoreInterleaved4(change_start, change_width, symbol_start, symbol_width, kWords, &event->start);
-  std::uint64_t extra_lanes = MaskBits(kWords, has_extra);
+  std::uint64_t extra_lanes = MaskBits(kWords, has_extra) & counted;
   if (extra_lanes == 0) {
-    writer.Skip(event + 2 * kWordLanes, single_steps);
-    return true;
+    writer.Skip(event + 2 * count, single_steps);
+    return count;
   }
   // Few changes have extra bits. For each of these the events after it move up by one, all in whole vectors.
   constexpr std::size_t kTwice = 2 * kWordLanes;
@@ -105,8 +114,8 @@ HWY_INLINE bool AppendTogether(const SparseChanges& changes, const ExpandedTable
     ++event;
     std::memcpy(event + 2 * lane + 2, plain.data() + 2 * lane + 2, kTwice * sizeof(RansEvent));
   }
-  writer.Skip(event + kTwice, single_steps);
-  return true;
+  writer.Skip(event + 2 * count, single_steps);
+  return count;
 }
 
 EventCounts MakeEvents(const SparseChanges& changes, int unit_bytes, const ExpandedTables& tables, RansEvent* events) {
@@ -115,9 +124,13 @@ EventCounts MakeEvents(const SparseChanges& changes, int unit_bytes, const Expan
     writer.Append(0);
     std::size_t k = 1;
     if constexpr (sizeof(Unit) <= 4) {
-      for (; k + kWordLanes <= changes.changed; k += kWordLanes) {
-        if (AppendTogether<Unit>(changes, tables, k, writer)) continue;
-        for (std::size_t j = 0; j < kWordLanes; ++j) writer.Append(k + j);
+      while (k < changes.changed) {
+        const std::size_t most = std::min(kWordLanes, changes.changed - k);
+        const std::size_t appended = AppendTogether<Unit>(changes, tables, k, writer);
+        k += appended;
+        // Where the first is rare already, others will be, and a vector for each would cost more than it saves.
+        const std::size_t plain = appended == 0 ? most : std::min<std::size_t>(1, most - appended);
+        for (const std::size_t end = k + plain; k < end; ++k) writer.Append(k);
       }
     }
     for (; k < changes.changed; ++k) writer.Append(k);
