@@ -13,7 +13,7 @@
 #include "cli/json_output.h"
 #include "cli/live_line.h"
 #include "cli/load.h"
-#include "cli/run_access.h"
+#include "cli/missing_run.h"
 #include "cli/vllm_server.h"
 #include "follow/follower.h"
 #include "follow/mirror.h"
@@ -28,6 +28,34 @@ namespace {
 std::int64_t Milliseconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
 }
+
+void PrintLine(const JsonOutput& json) {
+  fmt::print("{}\n", json.dump(-1, ' ', false, JsonOutput::error_handler_t::replace));
+  std::fflush(stdout);
+}
+
+void PrintEnd(const FollowOptions& options, FollowEnd end, const FollowerStatus& status) {
+  const char* reason = end == FollowEnd::kReached ? "reached" : end == FollowEnd::kStopped ? "stopped" : "up to date";
+  if (options.json) {
+    JsonOutput json;
+    json["event"] = "end";
+    json["reason"] = reason;
+    json["version"] = status.held.has_value() ? JsonOutput(*status.held) : JsonOutput(nullptr);
+    json["versions_applied"] = status.versions_applied;
+    json["anchors_loaded"] = status.anchors_loaded;
+    json["bytes_fetched"] = status.bytes_fetched;
+    json["detours"] = status.detours;
+    PrintLine(json);
+    return;
+  }
+  if (!status.held.has_value()) {
+    fmt::print("{}: {}; it holds no version yet\n", options.directory.string(), reason);
+    return;
+  }
+  fmt::print("{}: {}, with version {}\n", options.directory.string(), reason, *status.held);
+}
+
+void PrintWarning(const std::string& sentence) { fmt::print(stderr, "weightwire: {}\n", sentence); }
 
 // What the user sees of it.
 class Reporter {
@@ -105,38 +133,15 @@ class Reporter {
 
   void Warn(const std::string& sentence) {
     line_.Erase();
-    fmt::print(stderr, "weightwire: {}\n", sentence);
+    PrintWarning(sentence);
   }
 
   void Ended(FollowEnd end) {
     line_.Erase();
-    const FollowerStatus status = follower_.status();
-    const char* reason = end == FollowEnd::kReached ? "reached" : end == FollowEnd::kStopped ? "stopped" : "up to date";
-    if (options_.json) {
-      JsonOutput json;
-      json["event"] = "end";
-      json["reason"] = reason;
-      json["version"] = status.held.has_value() ? JsonOutput(*status.held) : JsonOutput(nullptr);
-      json["versions_applied"] = status.versions_applied;
-      json["anchors_loaded"] = status.anchors_loaded;
-      json["bytes_fetched"] = status.bytes_fetched;
-      json["detours"] = status.detours;
-      PrintLine(json);
-      return;
-    }
-    if (!status.held.has_value()) {
-      fmt::print("{}: {}; it holds no version yet\n", options_.directory.string(), reason);
-      return;
-    }
-    fmt::print("{}: {}, with version {}\n", options_.directory.string(), reason, *status.held);
+    PrintEnd(options_, end, follower_.status());
   }
 
  private:
-  static void PrintLine(const JsonOutput& json) {
-    fmt::print("{}\n", json.dump(-1, ' ', false, JsonOutput::error_handler_t::replace));
-    std::fflush(stdout);
-  }
-
   [[nodiscard]] std::string StatusLine() const {
     const FollowerStatus status = follower_.status();
     std::string text = status.held.has_value() ? fmt::format("version {}", *status.held) : std::string("no version");
@@ -234,21 +239,49 @@ Status CheckReached(const FollowOptions& options, const FollowerStatus& status, 
   return Ok();
 }
 
+// The run; nothing if a signal ended the wait for it. Where a version is held already there was one, so another is not
+// made in its place: the location may be wrong.
+Result<std::optional<Run>> RunToFollow(const FollowOptions& options, Store& store, const Mirror& mirror,
+                                       Sleeper& sleeper) {
+  auto run = Run::Open(store);
+  if (run.ok()) return std::optional(std::move(run).value());
+  if (run.error().code() != ErrorCode::kNotFound) return run.error();
+  if (mirror.held().has_value()) {
+    return Error(ErrorCode::kNotFound, fmt::format("there is no run at {}, though {} holds version {} of one",
+                                                   store.Name(), options.directory.string(), mirror.held()->version));
+  }
+  MissingRunOptions missing;
+  missing.may_make = options.keep_lease;  // otherwise nothing is to be written there
+  missing.poll = options.poll;
+  return MakeOrAwaitRun(store, missing, sleeper, PrintWarning);
+}
+
 }  // namespace
 
 Status RunFollow(const FollowOptions& options, const World& world) {
   WW_RETURN_IF_ERROR(CheckOptions(options));
   WW_TRY(const Machine machine, Machine::Make(options.threads));
-  WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
+  WW_TRY(const auto store, world.open_store(options.run));
+  if (options.once) {
+    const auto there = Run::Open(*store);
+    if (!there.ok()) return there.error();
+  }
   const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
+  InterruptSleeper sleeper;
   MirrorOptions mirror_options;
   mirror_options.adopt = options.adopt;
   mirror_options.check = options.check;
   mirror_options.carry_code = options.carry_code;
   const auto open = options.swap ? OpenSwapMirror : OpenInPlace;
   WW_TRY(const auto mirror, open(*world.files, options.directory, mirror_options, *machine.kernels, *machine.pool));
+  WW_TRY(const std::optional<Run> found, RunToFollow(options, *store, *mirror, sleeper));
+  if (!found.has_value()) {
+    PrintEnd(options, FollowEnd::kStopped, FollowerStatus());
+    return Ok();
+  }
+  const Run& run = *found;
   if (options.adopt && !mirror->held().has_value() && !mirror->damage().has_value()) {
-    WW_RETURN_IF_ERROR(AdoptByDigest(opened.run, *mirror));
+    WW_RETURN_IF_ERROR(AdoptByDigest(run, *mirror));
   }
   SystemRandom random;
   SystemClock clock;
@@ -258,7 +291,7 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   follower_options.keep_lease = options.keep_lease;
   follower_options.every_version = options.every_version;
   follower_options.fetch_threads = TransferOptions().threads;
-  Follower follower(opened.run, *mirror, id, follower_options, {&clock, machine.kernels, machine.pool.get()});
+  Follower follower(run, *mirror, id, follower_options, {&clock, machine.kernels, machine.pool.get()});
   if (options.stand_still.has_value()) follower.StandStill(options.stand_still, /*back=*/true);
 
   Reporter reporter(options, follower, mirror->held(), clock);
@@ -286,7 +319,6 @@ Status RunFollow(const FollowOptions& options, const World& world) {
     reporter.Warn(ran.error().message());
     return Ok();
   };
-  InterruptSleeper sleeper;
   const auto end = RunFollower(follower, loop, {&sleeper, &random}, events);
   // Whatever happened: what is written is brought to the disk, and the lease given back.
   const Status settled = mirror->Settle();
@@ -295,7 +327,7 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   if (!served.ok()) return served.error();
   if (!settled.ok()) return settled.error();
   if (!left.ok()) reporter.Warn(left.error().message() + "; the lease stays until it expires");
-  if (end.value() == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower.status(), opened.run));
+  if (end.value() == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower.status(), run));
   reporter.Ended(end.value());
   return Ok();
 }

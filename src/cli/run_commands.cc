@@ -125,7 +125,7 @@ Command AddCheckout(CLI::App& app, CheckoutOptions& options, const World& world)
 
 Command AddFollow(CLI::App& app, FollowOptions& options, const World& world) {
   CLI::App& sub = *app.add_subcommand("follow", "keep a directory at the newest version of a run");
-  AddRun(sub, options.run, "the run");
+  AddRun(sub, options.run, "the run; made, or waited for, if there is none");
   AddPath(sub, "DIR", options.directory, "the mirror: a Hugging Face directory; made if there is none")->required();
   sub.add_flag("--once", options.once, "bring it to the newest version, and end");
   sub.add_option("--until", options.until, "go no further than this version, and end there")->type_name("VERSION");
@@ -158,7 +158,7 @@ Command AddFollow(CLI::App& app, FollowOptions& options, const World& world) {
       ->type_name("NAME");
   sub.add_flag_callback(
       "--no-lease", [&options] { options.keep_lease = false; },
-      "keep no lease in the bucket; what is needed is then protected by gc's minimum age alone");
+      "write nothing to the bucket, so keep no lease; what is needed is then protected by gc's minimum age alone");
   AddThreads(sub, options.threads);
   sub.add_flag("--json", options.json, "print a line of JSON for each event, for programs");
   sub.footer(

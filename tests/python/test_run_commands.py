@@ -265,6 +265,37 @@ def test_follow_brings_a_directory_to_the_newest_version(run, tmp_path):
     assert succeed_json("leases", run)["leases"] == []
 
 
+def test_follow_makes_the_run(tmp_path):
+    follower = start("follow", tmp_path / "bucket", tmp_path / "mirror", "--until", 0, "--poll", "50ms")
+    while weightwire("log", tmp_path / "bucket").returncode != 0:
+        assert follower.poll() is None, follower.stderr.read()
+    write_sharded(tmp_path / "0", chain(1)[0])
+    succeed("publish", tmp_path / "bucket", tmp_path / "0")
+    out, err = follower.communicate(timeout=60)
+    assert (follower.returncode, err) == (0, "") and out.endswith("reached, with version 0\n")
+    same_checkpoint(tmp_path / "mirror", tmp_path / "0")
+
+
+def test_follow_waits_for_a_run_that_it_may_not_make(tmp_path):
+    follow = ("follow", tmp_path / "bucket", tmp_path / "mirror", "--no-lease", "--poll", "50ms")
+    waits = start(*follow, "--until", 0)
+    ended = start(*follow[:2], tmp_path / "other", *follow[3:])
+    for process in (waits, ended):
+        assert "no run" in process.stderr.readline()
+    assert end(ended) == (0, f"{tmp_path}/other: stopped; it holds no version yet\n", "")
+    assert not (tmp_path / "bucket").exists()
+    write_sharded(tmp_path / "0", chain(1)[0])
+    succeed("publish", tmp_path / "bucket", tmp_path / "0")
+    assert waits.communicate(timeout=60)[1] == "" and waits.returncode == 0
+    same_checkpoint(tmp_path / "mirror", tmp_path / "0")
+
+
+def test_no_run_is_made_where_a_mirror_holds_a_version_of_one(run, tmp_path):
+    succeed("follow", run, tmp_path / "mirror", "--once")
+    refused(NOT_FOUND, ["no run", "holds version 3"], "follow", tmp_path / "elsewhere", tmp_path / "mirror")
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_swap_keeps_whole_copies_behind_a_link(run, tmp_path):
     mirror = tmp_path / "mirror"
     show = f"readlink $WEIGHTWIRE_DIR >>{tmp_path / 'seen'}"
@@ -397,7 +428,7 @@ def test_no_run(tmp_path):
     for command in (["log"], ["leases"], ["verify"], ["gc"], ["anchor"]):
         refused(NOT_FOUND, ["no run", "nowhere"], *command, nowhere, untouched=tmp_path)
     refused(NOT_FOUND, "no run", "checkout", nowhere, tmp_path / "out", untouched=tmp_path)
-    refused(NOT_FOUND, "no run", "follow", nowhere, tmp_path / "out", untouched=tmp_path)
+    refused(NOT_FOUND, "no run", "follow", nowhere, tmp_path / "out", "--once", untouched=tmp_path)
     refused(NOT_FOUND, "missing", "publish", nowhere, tmp_path / "missing", untouched=tmp_path)
     assert not nowhere.exists() and not (tmp_path / "out").exists()
 
