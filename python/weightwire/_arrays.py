@@ -76,7 +76,10 @@ def dtype_name(name: str, array: Any) -> str:
 
 def named_dtype(dtype: Any) -> str:
     """A type as a person gives it (torch.bfloat16, numpy's, "bfloat16" or "BF16") as safetensors calls it."""
-    text = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
+    if isinstance(dtype, type):  # np.float16, ml_dtypes.bfloat16
+        text = dtype.__name__
+    else:
+        text = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     known = text if text in _NUMPY_NAMES else _NUMPY_TYPES.get(text)
     if known is None:
         raise InvalidArgumentError(f"weights cannot be published as {dtype}")

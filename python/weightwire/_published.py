@@ -5,20 +5,28 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from weightwire import _core, _pieces
-from weightwire._arrays import as_numpy, bits_of, dtype_name, is_torch_tensor
+from weightwire._arrays import as_numpy, bits_of, dtype_name, is_torch_tensor, named_dtype
 from weightwire.errors import InvalidArgumentError
 
 Item = tuple[str, str, tuple[int, ...], Any]
 """For the core: name, type, shape, and bytes or a reader of them."""
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+def check_published_type(dtype: Any) -> None:
+    """What floating-point tensors are published as: an Fp8, a floating-point type, or None."""
+    if dtype is None or isinstance(dtype, Fp8):
+        return
+    if "F" not in named_dtype(dtype):
+        raise InvalidArgumentError(f"weights cannot be published as {dtype}: give a floating-point type")
 
 
 @dataclass(frozen=True)
@@ -42,12 +50,20 @@ class Fp8:
 
     scales: Literal["float32", "power_of_two"] = "float32"
     """As they are, or each rounded up to a power of two (both are stored as F32)."""
-    keep: tuple[str, ...] = ("lm_head", r"\.gate\.")
+    keep: Sequence[str] = ("lm_head", r"\.gate\.")
     rest: Any = "bfloat16"
 
     def __post_init__(self) -> None:
         if self.scales not in ("float32", "power_of_two"):
             raise InvalidArgumentError('the scales of Fp8 are "float32" or "power_of_two"')
+        keep = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
+        object.__setattr__(self, "keep", keep)
+        for pattern in keep:
+            try:
+                re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise InvalidArgumentError(f"{pattern!r} in keep= of Fp8 is no regular expression: {error}") from None
+        check_published_type(self.rest)
 
     def quantizes(self, name: str, linear: bool) -> bool:
         return linear and name.endswith(".weight") and not any(re.search(pattern, name) for pattern in self.keep)

@@ -5,20 +5,22 @@ TCPStore of their own, from a thread of their own."""
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import socket
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from weightwire import _core
+from weightwire import _core, errors
 from weightwire._lora import Lora
-from weightwire._published import Fp8
+from weightwire._published import Fp8, Item
 from weightwire._shards import Held, held_of
 from weightwire._state import items_of, linear_names, tensors_of
-from weightwire.errors import InvalidArgumentError, UnavailableError
+from weightwire.errors import InvalidArgumentError, WeightwireError
 
 _BLOCK = 128
 _SHORTEST_PAUSE = 0.002
@@ -37,13 +39,28 @@ class Part(NamedTuple):
     extent: tuple[int, ...]
 
 
+class Failure(NamedTuple):
+    """What went wrong on a rank, for the others."""
+
+    kind: str
+    message: str
+
+
 class Announcement(NamedTuple):
     """What a rank could send: by name of the model's tensor, what becomes of its box."""
 
     host: str
     parts: dict[str, list[Part]]
     aliases: dict[str, str]
-    error: str | None = None
+    error: Failure | None = None
+
+
+class Settled(NamedTuple):
+    """What the core is given."""
+
+    run: str
+    options: dict[str, Any]
+    rank_timeout: float
 
 
 class Plan(NamedTuple):
@@ -85,9 +102,8 @@ def _scale_part(item: tuple[Any, ...], held: Held, name: str) -> Part:
     )
 
 
-def parts_of(model: Any, dtype: Any, lora: Lora) -> tuple[dict[str, list[Part]], dict[str, str]]:
-    """What this rank could send of a model, and the model's aliases."""
-    tensors, aliases = tensors_of(model, lora)
+def parts_of(model: Any, tensors: dict[str, Any], dtype: Any) -> dict[str, list[Part]]:
+    """What this rank could send of a model's tensors."""
     linear = linear_names(model, tensors) if isinstance(dtype, Fp8) else set()
     parts: dict[str, list[Part]] = {}
     for name, tensor in tensors.items():
@@ -97,7 +113,7 @@ def parts_of(model: Any, dtype: Any, lora: Lora) -> tuple[dict[str, list[Part]],
         items = items_of({name: held.data}, dtype, linear)
         parts[name] = [Part(items[0][0], items[0][1], held.shape, held.start, held.extent)]
         parts[name] += [_scale_part(item, held, name) for item in items[1:]]
-    return parts, aliases
+    return parts
 
 
 def _bytes(part: Part) -> int:
@@ -197,52 +213,66 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _close(pump: _Pump, core: _core.RankPublisher) -> None:
+def _close(pump: _Pump, core: _core.RankPublisher, process: int) -> None:
+    if os.getpid() != process:
+        return  # a fork, which has neither the thread nor the connection
     pump.stop()
     core.close()
 
 
 class Ranks:
-    """This rank's publisher. All ranks make theirs together."""
+    """This rank's publisher. All ranks make theirs together.
 
-    def __init__(self, run: str, model: Any, dtype: Any, lora: Lora, options: dict[str, Any], timeout: float) -> None:
+    `settle` says what the core is to be given, and raises if that cannot be; it is called where a failure is told to
+    all ranks. Its argument is whether this rank writes anchors' other files.
+    """
+
+    def __init__(self, settle: Callable[[bool], Settled], model: Any, dtype: Any, lora: Lora) -> None:
         import torch.distributed as dist
 
         self._dtype = dtype
         self._lora = lora
         self.rank = dist.get_rank()
         ranks = dist.get_world_size()
-        announcements = self._announce(model, ranks)
+        self._names: set[str] = set()
+        self._aliases: dict[str, str] = {}
+        settled, announcements = self._announce(settle, model, ranks)
         self._plan = plan(announcements, self.rank)
         hosts = [announcement.host for announcement in announcements]
-        options = {**options, "rank": self.rank, "ranks": ranks, "rank_timeout": timeout}
+        options = {**settled.options, "rank": self.rank, "ranks": ranks, "rank_timeout": settled.rank_timeout}
         if options["threads"] == 0:
             options["threads"] = max(1, (os.cpu_count() or 1) // hosts.count(hosts[self.rank]))
-        self.core, store = self._open(run, options, hosts, timeout)
+        self.core, store = self._open(settled.run, options, hosts, settled.rank_timeout)
         self._pump = _Pump(self.core, store, self.rank)
         # A thread that wakes up while the interpreter ends would end it badly.
-        self._finish = weakref.finalize(self, _close, self._pump, self.core)
+        self._finish = weakref.finalize(self, _close, self._pump, self.core, os.getpid())
         atexit.register(self._finish)
 
-    def _announce(self, model: Any, ranks: int) -> list[Announcement]:
+    def _announce(
+        self, settle: Callable[[bool], Settled], model: Any, ranks: int
+    ) -> tuple[Settled, list[Announcement]]:
         import torch.distributed as dist
 
         host = socket.gethostname()
+        settled: Settled | None = None
+        own_error: BaseException | None = None
         try:
             if model is None:
                 raise InvalidArgumentError("a publisher of several ranks must be given the model when it is made")
-            announcement = Announcement(host, *parts_of(model, self._dtype, self._lora))
-        except Exception as error:
-            announcement = Announcement(host, {}, {}, _first_line(error))
-            own_error: Exception | None = error
-        else:
-            own_error = None
+            settled = settle(self.rank == 0)
+            tensors, self._aliases = tensors_of(model, self._lora)
+            self._names = {*tensors, *self._aliases}
+            announcement = Announcement(host, parts_of(model, tensors, self._dtype), self._aliases)
+        except BaseException as error:  # a Ctrl-C too: the others wait for this rank
+            announcement = Announcement(host, {}, {}, _failure(error))
+            own_error = error
         announcements: list[Any] = [None] * ranks
         dist.all_gather_object(announcements, announcement)
         if own_error is not None:
             raise own_error
-        _raise_first([one.error for one in announcements], InvalidArgumentError)
-        return announcements
+        _raise_first([one.error for one in announcements])
+        assert settled is not None
+        return settled, announcements
 
     def _open(
         self, run: str, options: dict[str, Any], hosts: list[str], timeout: float
@@ -251,7 +281,7 @@ class Ranks:
 
         core: _core.RankPublisher | None = None
         store: Any = None
-        own_error: Exception | None = None
+        own_error: BaseException | None = None
         told: list[Any] = [None]
         if self.rank == 0:
             try:
@@ -260,7 +290,7 @@ class Ranks:
                 # The address that the others use already, if any is known.
                 host = "127.0.0.1" if len(set(hosts)) == 1 else os.environ.get("MASTER_ADDR", hosts[0])
                 told = [(host, store.port, core.start())]
-            except Exception as error:
+            except BaseException as error:
                 own_error = error
         dist.broadcast_object_list(told, src=0)
         if self.rank != 0 and told[0] is not None:
@@ -268,46 +298,62 @@ class Ranks:
                 host, port, start = told[0]
                 store = _connect(host, port, timeout)
                 core = self._make(run, options, start)
-            except Exception as error:
+            except BaseException as error:
                 own_error = error
-        errors: list[Any] = [None] * len(hosts)
-        dist.all_gather_object(errors, None if own_error is None else _first_line(own_error))
+        failures: list[Any] = [None] * len(hosts)
+        dist.all_gather_object(failures, None if own_error is None else _failure(own_error))
         if own_error is not None:
             raise own_error
-        _raise_first(errors, UnavailableError)
+        _raise_first(failures)
         assert core is not None
         return core, store
 
     def _make(self, run: str, options: dict[str, Any], start: str) -> _core.RankPublisher:
         return _core.RankPublisher(run, options, self._plan.layout, self._plan.aliases, self._plan.boxes, start)
 
-    def publish(self, model: Any, step: int) -> _core.Ticket:
-        try:
-            tensors, _ = tensors_of(model, self._lora)
-            linear = linear_names(model, tensors) if isinstance(self._dtype, Fp8) else set()
-            mine = {}
-            for name in self._plan.sources:
-                held = held_of(name, tensors[name]) if name in tensors else None
-                if held is None:
-                    raise InvalidArgumentError(f"'{name}' is not there any more: make a new publisher")
-                if 0 not in held.extent:
-                    mine[name] = held.data
-            items = items_of(mine, self._dtype, linear)
-        except BaseException as error:
-            # The others must not wait for this call.
+    def items(self, model: Any) -> list[Item]:
+        """What this rank publishes of a model, for the core."""
+        tensors, aliases = tensors_of(model, self._lora)
+        self._check_names(tensors, aliases)
+        linear = linear_names(model, tensors) if isinstance(self._dtype, Fp8) else set()
+        mine = {}
+        for name in self._plan.sources:
+            held = held_of(name, tensors[aliases.get(name, name)])
+            if held is None:
+                raise InvalidArgumentError(f"this rank holds nothing of '{name}' any more: make a new publisher")
+            if 0 not in held.extent:
+                mine[name] = held.data
+        return items_of(mine, self._dtype, linear)
+
+    def _check_names(self, tensors: dict[str, Any], aliases: dict[str, str]) -> None:
+        """The names, and which of them are tied, were agreed upon when the publisher was made."""
+        names = {*tensors, *aliases}
+        for name in sorted(self._names ^ names):
+            what = "is not there any more" if name in self._names else "was not there when the publisher was made"
+            raise InvalidArgumentError(f"'{name}' {what}: make a new publisher")
+        for name, kept in sorted(self._aliases.items()):
+            if aliases.get(name, name) != aliases.get(kept, kept):
+                raise InvalidArgumentError(f"'{name}' and '{kept}' are not tied any more: make a new publisher")
+
+    def refuse(self, step: int, error: BaseException) -> None:
+        """Instead of a call of the core's publish: it fails on all ranks, which must not wait for this one."""
+        with contextlib.suppress(WeightwireError):  # it is closed
             self.core.refuse(step, _first_line(error))
-            raise
-        return self.core.publish(items, step)
 
     def close(self) -> None:
         self._finish()
         atexit.unregister(self._finish)
 
 
-def _raise_first(errors: list[str | None], kind: type[Exception]) -> None:
-    for rank, error in enumerate(errors):
-        if error is not None:
-            raise kind(f"rank {rank}: {error}")
+def _failure(error: BaseException) -> Failure:
+    return Failure(type(error).__name__, _first_line(error))
+
+
+def _raise_first(failures: list[Failure | None]) -> None:
+    for rank, failure in enumerate(failures):
+        if failure is not None:
+            kind = getattr(errors, failure.kind, errors.UnavailableError)
+            raise kind(f"rank {rank}: {failure.message}")
 
 
 def _serve(timeout: float) -> Any:

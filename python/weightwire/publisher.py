@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import logging
 import os
+import shutil
 import tempfile
 import time
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -14,13 +18,88 @@ from typing import Any, Literal
 
 from weightwire import _core
 from weightwire._carried import write_carried
+from weightwire._checks import seconds, whole_number
 from weightwire._lora import Lora, is_peft
-from weightwire._ranks import Ranks, is_distributed
+from weightwire._published import check_published_type
+from weightwire._ranks import Ranks, Settled, is_distributed
 from weightwire._state import state_of, unwrap
-from weightwire.errors import InvalidArgumentError, WaitTimeout
+from weightwire.errors import InvalidArgumentError, IoError, WaitTimeout, WeightwireError
 
 _log = logging.getLogger("weightwire")
 _SAY_SECONDS = 2.0  # how long trouble lasts before it is said
+_ASYNC_SECONDS = 0.5  # what a thread waits for at most, when nobody wants it to any more
+
+
+class _Open:
+    """What the core needs as long as it works: kept by the publisher and by each of its tickets.
+
+    `carried` is a directory that is removed at the end. `keeps`: whether what is not sent outlives the process.
+    """
+
+    def __init__(
+        self, core: _core.Publisher | _core.RankPublisher, carried: Path | None, run: str, keeps: bool
+    ) -> None:
+        self._carried = carried
+        self._core = core
+        self._process = os.getpid()
+        self._end = weakref.finalize(self, _end, core, carried, run, keeps, self._process)
+
+    @property
+    def is_a_fork_s(self) -> bool:
+        """Whether this process has only a copy of it: then it is not its to end."""
+        return os.getpid() != self._process
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._end.alive
+
+    def close(self) -> None:
+        self._end.detach()
+        self._core.close()
+        _remove(self._carried)
+
+
+def _end(
+    core: _core.Publisher | _core.RankPublisher, carried: Path | None, run: str, keeps: bool, process: int
+) -> None:
+    """When nobody has it any more, or the interpreter ends, and nobody has closed it."""
+    if os.getpid() != process:
+        # A fork has none of the threads that the core would wait for at its end: there it must not come to one.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(core))
+        return
+    waiting = core.status()["versions_waiting"]
+    if waiting:
+        fate = "the next one with this state= sends them" if keeps else "they are lost: use with, or drain() it"
+        _log.warning("the publisher of %s was not closed, and %d of its versions were not sent; %s", run, waiting, fate)
+    core.close()
+    _remove(carried)
+
+
+def _remove(carried: Path | None) -> None:
+    if carried is not None:
+        shutil.rmtree(carried, ignore_errors=True)
+
+
+def _write_carried(model: Any, tokenizer: Any, dtype: Any, lora: Lora, directory: Path) -> Path | None:
+    try:
+        return write_carried(model, tokenizer, dtype, lora, directory)
+    except OSError as error:
+        raise IoError(
+            f"cannot write the model's configuration and tokenizer to {directory}: {error}; make room there, or give a "
+            "directory that has them as carry="
+        ) from error
+
+
+def _left(deadline: float | None, at_most: float) -> float:
+    return at_most if deadline is None else max(0.0, min(at_most, deadline - time.monotonic()))
+
+
+def _is_over(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline
+
+
+def _deadline(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
 
 
 @dataclass(frozen=True)
@@ -44,8 +123,9 @@ class TicketStats:
 class Ticket:
     """What became of one call of `Publisher.publish`. Safe to drop."""
 
-    def __init__(self, core: _core.Ticket) -> None:
+    def __init__(self, core: _core.Ticket, publisher: _Open) -> None:
         self._core = core
+        self._publisher = publisher
 
     @property
     def stats(self) -> TicketStats:
@@ -65,14 +145,21 @@ class Ticket:
     def wait(self, timeout: float | None = None) -> TicketStats:
         """Until the version is committed. Raises if it failed, and `WaitTimeout` after `timeout` seconds."""
         if not self._core.wait(timeout):
-            stats = self.stats
-            why = f": {stats.error}" if stats.error else ""
-            raise WaitTimeout(f"version {stats.version} is still {stats.stage} after {timeout} seconds{why}")
+            raise self._late(timeout)
         return self.stats
 
     async def wait_async(self, timeout: float | None = None) -> TicketStats:
         """`wait` for an event loop."""
-        return await asyncio.to_thread(self.wait, timeout)
+        deadline = _deadline(timeout)
+        while not await asyncio.to_thread(self._core.wait, _left(deadline, _ASYNC_SECONDS)):
+            if _is_over(deadline):
+                raise self._late(timeout)
+        return self.stats
+
+    def _late(self, timeout: float | None) -> WaitTimeout:
+        stats = self.stats
+        why = f": {stats.error}" if stats.error else ""
+        return WaitTimeout(f"version {stats.version} is still {stats.stage} after {timeout} seconds{why}")
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -163,46 +250,61 @@ class Publisher:
         distributed: bool | None = None,
         rank_timeout: float = 600,
     ) -> None:
-        if base not in ("memory", "file") or when_full not in ("wait", "skip"):
-            raise InvalidArgumentError('base is "memory" or "file", and when_full is "wait" or "skip"')
-        if base == "file" and state is None:
-            raise InvalidArgumentError('base="file" needs a directory to lie in: give state=')
-        if lora not in ("adapter", "merged"):
-            raise InvalidArgumentError('lora is "adapter" or "merged"')
+        many = is_distributed() if distributed is None else distributed
+        if many and not is_distributed():
+            raise InvalidArgumentError("distributed=True takes a process group of torch.distributed of several ranks")
         self._model = model
         self._dtype = dtype
         self._lora = lora
         self._step = -1
-        many = is_distributed() if distributed is None else distributed
-        if many and not is_distributed():
-            raise InvalidArgumentError("distributed=True takes a process group of torch.distributed of several ranks")
-        if many and (state is not None or when_full == "skip"):
-            raise InvalidArgumentError('with several ranks there is no state= directory, and no when_full="skip"')
-        # Every anchor reads them anew, so they stay as long as the publisher.
-        self._carried = tempfile.TemporaryDirectory(prefix="weightwire-")
-        if carry is None:
-            carry = write_carried(model, tokenizer, dtype, lora, Path(self._carried.name))
-        options = {
-            "anchor_every": anchor_every,
-            "anchor_percent": anchor_percent,
-            "spool_versions": spool_versions,
-            "skip_when_full": when_full == "skip",
-            "state": None if state is None else os.fspath(state),
-            "base_in_file": base == "file",
-            "carried": None if carry is None else os.fspath(carry),
-            "adapter": lora == "adapter" and is_peft(unwrap(model)),
-            "single_writer": single_writer,
-            "drop_lost_versions": drop_lost_versions,
-            "threads": threads,
-            "bytes_per_second": bytes_per_second,
-        }
+        carried: Path | None = None
+
+        def settle(writes_carried: bool) -> Settled:
+            """Of several ranks, all are told of what one of them refuses here."""
+            nonlocal carried
+            if base not in ("memory", "file") or when_full not in ("wait", "skip"):
+                raise InvalidArgumentError('base is "memory" or "file", and when_full is "wait" or "skip"')
+            if base == "file" and state is None:
+                raise InvalidArgumentError('base="file" needs a directory to lie in: give state=')
+            if lora not in ("adapter", "merged"):
+                raise InvalidArgumentError('lora is "adapter" or "merged"')
+            if many and (state is not None or when_full == "skip"):
+                raise InvalidArgumentError('with several ranks there is no state= directory, and no when_full="skip"')
+            check_published_type(dtype)
+            options = {
+                "anchor_every": whole_number("anchor_every", anchor_every),
+                "anchor_percent": whole_number("anchor_percent", anchor_percent),
+                "spool_versions": whole_number("spool_versions", spool_versions, least=1),
+                "skip_when_full": when_full == "skip",
+                "state": None if state is None else os.fspath(state),
+                "base_in_file": base == "file",
+                "carried": None if carry is None else os.fspath(carry),
+                "adapter": lora == "adapter" and is_peft(unwrap(model)),
+                "single_writer": bool(single_writer),
+                "drop_lost_versions": bool(drop_lost_versions),
+                "threads": whole_number("threads", threads),
+                "bytes_per_second": whole_number("bytes_per_second", bytes_per_second),
+            }
+            if carry is None and writes_carried:
+                carried = Path(tempfile.mkdtemp(prefix="weightwire-"))
+                written = _write_carried(model, tokenizer, dtype, lora, carried)
+                options["carried"] = None if written is None else os.fspath(written)
+            return Settled(os.fspath(run), options, seconds("rank_timeout", rank_timeout))
+
         self._ranks: Ranks | None = None
         self._core: _core.Publisher | _core.RankPublisher
-        if many:
-            self._ranks = Ranks(os.fspath(run), model, dtype, lora, options, rank_timeout)
-            self._core = self._ranks.core
-        else:
-            self._core = _core.Publisher(os.fspath(run), options)
+        try:
+            if many:
+                self._ranks = Ranks(settle, model, dtype, lora)
+                self._core = self._ranks.core
+            else:
+                settled = settle(True)
+                self._core = _core.Publisher(settled.run, settled.options)
+        except BaseException:
+            _remove(carried)
+            raise
+        # Every anchor reads the carried files anew, so they stay as long as the core works.
+        self._open = _Open(self._core, carried, os.fspath(run), state is not None)
         for warning in self.stats.warnings:
             _log.warning(warning)
 
@@ -212,42 +314,66 @@ class Publisher:
         `step` is information for people, one more than the last by default. `model` replaces the one given at the
         start, for this call.
         """
-        model = self._model if model is None else model
-        if model is None:
-            raise InvalidArgumentError("nothing to publish: the publisher was made without a model")
-        self._step = self._step + 1 if step is None else step
-        if self._ranks is not None:
-            return Ticket(self._ranks.publish(model, self._step))
-        assert isinstance(self._core, _core.Publisher)
-        state = state_of(model, self._dtype, self._lora)
-        return Ticket(self._core.publish(state.tensors, state.aliases, self._step))
+        number = self._step + 1
+        try:
+            if step is not None:
+                number = whole_number("step", step)
+            model = self._model if model is None else model
+            if model is None:
+                raise InvalidArgumentError("nothing to publish: the publisher was made without a model")
+            if self._ranks is None:
+                state = state_of(model, self._dtype, self._lora)
+            else:
+                items = self._ranks.items(model)
+        except BaseException as error:
+            if self._ranks is not None:
+                self._step = number
+                self._ranks.refuse(number, error)
+            raise
+        if isinstance(self._core, _core.RankPublisher):
+            # Also if it fails: the other ranks cannot know, and count on.
+            self._step = number
+            return Ticket(self._core.publish(items, number), self._open)
+        ticket = self._core.publish(state.tensors, state.aliases, number)
+        self._step = number
+        return Ticket(ticket, self._open)
 
     def drain(self, timeout: float | None = None) -> None:
-        """Until everything is in the bucket, anchors too. Raises `WaitTimeout` if it takes longer.
+        """Until everything is in the bucket, anchors too. Raises `WaitTimeout` if it takes longer, and what stopped the
+        publisher if something did.
 
         What goes wrong meanwhile is tried again, and said once in the log.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _deadline(timeout)
         said = None
-        while True:
-            left = _SAY_SECONDS if deadline is None else min(_SAY_SECONDS, deadline - time.monotonic())
-            if self._core.drain(max(0.0, left)):
-                return
-            stats = self.stats
-            trouble = stats.last_error or stats.anchor_error
-            if trouble is not None and trouble != said:
-                _log.warning("%s; trying again", trouble)
-                said = trouble
-            if deadline is not None and time.monotonic() >= deadline:
-                why = f": {trouble}" if trouble else ""
-                raise WaitTimeout(f"{stats.versions_waiting} versions still wait to be sent after {timeout} s{why}")
+        while not self._core.drain(_left(deadline, _SAY_SECONDS)):
+            said = self._not_drained(timeout, deadline, said)
+
+    async def drain_async(self, timeout: float | None = None) -> None:
+        """`drain` for an event loop."""
+        deadline = _deadline(timeout)
+        said = None
+        while not await asyncio.to_thread(self._core.drain, _left(deadline, _ASYNC_SECONDS)):
+            said = self._not_drained(timeout, deadline, said)
+
+    def _not_drained(self, timeout: float | None, deadline: float | None, said: str | None) -> str | None:
+        stats = self.stats
+        trouble = stats.last_error or stats.anchor_error
+        if trouble is not None and trouble != said:
+            _log.warning("%s; trying again", trouble)
+            said = trouble
+        if _is_over(deadline):
+            why = f": {trouble}" if trouble else ""
+            raise WaitTimeout(f"{stats.versions_waiting} versions still wait to be sent after {timeout} s{why}")
+        return said
 
     def close(self) -> None:
         """Ends at once. What has not been sent is in the state directory, if there is one, else lost: drain first."""
+        if self._open.is_a_fork_s:
+            return
         if self._ranks is not None:
             self._ranks.close()
-        self._core.close()
-        self._carried.cleanup()
+        self._open.close()
 
     @property
     def stats(self) -> PublisherStats:
@@ -263,11 +389,19 @@ class Publisher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error, what was published before it still gets a chance, but not for ever.
+        if self._open.is_closed or self._open.is_a_fork_s:
+            return
+        if kind is None:
+            try:
+                self.drain()
+            finally:
+                self.close()
+            return
+        # What was published before the error still gets a chance, but not for ever; and the error is the one to see.
         try:
-            self.drain(None if kind is None else 30)
-        except WaitTimeout:
-            if kind is None:
-                raise
+            self.drain(30)
+        except WeightwireError as trouble:
+            _log.warning("not everything was sent before the publisher was closed: %s", trouble)
         finally:
-            self.close()
+            with contextlib.suppress(WeightwireError):
+                self.close()

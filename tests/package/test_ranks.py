@@ -386,6 +386,63 @@ def publish_other_model(here, step):
     here.publisher.publish(step, {"other": torch.zeros(3)})
 
 
+def add_tensor(here):
+    here.model["more"] = torch.ones(3)
+
+
+def untie(here):
+    here.model["tied"] = here.model["kept"].clone()
+
+
+def make_tied(here):
+    weight = torch.ones(4, 4)
+    here.model = {"kept": weight, "tied": weight}
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "why"),
+    [("make_tied", "add_tensor", "'more' was not there when"), ("make_tied", "untie", "are not tied any more")],
+)
+def test_a_model_that_has_become_another_is_refused_on_all_ranks(two, bucket, make, change, why):
+    two.all(globals()[make])
+    two.all(open_publisher, str(bucket))
+    two.all(publish_and_wait, 0)
+    two.one(1, globals()[change])
+    two.one(0, publish, 1)
+    with pytest.raises(Raised, match=why):
+        two.one(1, publish, 1)
+    with pytest.raises(Raised, match=f"rank 1: .*{why}"):
+        two.one(0, wait, 1)
+    two.all(globals()[make])
+    assert two.all(publish_given, 2) == [("committed", 1)] * 2
+    two.all(abandon)
+
+
+def publish_given(here, step):
+    here.tickets[step] = here.publisher.publish(step, here.model)
+    return wait(here, step)
+
+
+@pytest.mark.parametrize("step", ["x", -1])
+def test_a_step_that_is_none_is_refused_on_all_ranks(two, bucket, step):
+    two.all(make_plain)
+    two.all(open_publisher, str(bucket))
+    assert_published(two, bucket, 0, 0)
+    two.one(0, publish_uncounted, 1)
+    with pytest.raises(Raised, match="step is a whole number"):
+        two.one(1, publish_as, 1, step)
+    with pytest.raises(Raised, match="rank 1: step is a whole number"):
+        two.one(0, wait, 1)
+    # Counted on by all, so the next that nobody numbers is the same everywhere.
+    two.all(publish_uncounted, 2)
+    assert two.all(wait, 2) == [("committed", 1)] * 2
+    two.all(close)
+
+
+def publish_uncounted(here, call):
+    here.tickets[call] = here.publisher.publish()
+
+
 def limit_files(here, size):
     """No file of this process may grow beyond that."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -446,8 +503,14 @@ def test_rank_0_killed(short_lived, bucket):
     with pytest.raises(Raised, match="cannot reach rank 0"):
         team.one(1, publish, 2)
     assert_same_tensors(loaded(bucket), before)
-    team.one(1, abandon)
+    with pytest.raises(Raised, match=r"^ValueError: the loss is nan"):
+        team.one(1, leave_with_an_error)
     go_on_after_the_death(short_lived(2), bucket)
+
+
+def leave_with_an_error(here):
+    with here.publisher:
+        raise ValueError("the loss is nan")
 
 
 def test_a_rank_killed_while_it_uploads(short_lived, bucket):
@@ -480,6 +543,39 @@ def test_all_ranks_hear_why_the_publisher_cannot_be_made(two, bucket, tmp_path):
     assert f"rank 0: {errors[0].message}" == errors[1].message
     errors = two.all_raise(open_publisher, [str(bucket), str(tmp_path / "another")])
     assert "rank 1" in errors[0].message and errors[1].kind == "NotFoundError"
+
+
+class FullDisk:
+    """A tokenizer that cannot be written."""
+
+    def save_pretrained(self, directory):
+        raise OSError(28, "No space left on device")
+
+
+def open_with_a_full_disk(here, run):
+    open_publisher(here, run, {"tokenizer": FullDisk() if here.rank == 0 else None})
+
+
+def open_badly(here, run, options):
+    open_publisher(here, run, options if here.rank == 1 else None)
+
+
+def test_all_ranks_hear_of_a_disk_that_is_full(two, bucket):
+    two.all(make_plain)
+    errors = two.all_raise(open_with_a_full_disk, str(bucket))
+    assert [error.kind for error in errors] == ["IoError"] * 2
+    assert "No space left on device" in errors[0].message
+    assert errors[1].message == f"rank 0: {errors[0].message}"
+
+
+@pytest.mark.parametrize(
+    "options", [{"when_full": "skip"}, {"anchor_every": -1}, {"dtype": torch.int8}, {"rank_timeout": 0}]
+)
+def test_all_ranks_hear_of_an_argument_that_is_wrong_on_one(two, bucket, options):
+    two.all(make_plain)
+    errors = two.all_raise(open_badly, str(bucket), options)
+    assert [error.kind for error in errors] == ["InvalidArgumentError"] * 2
+    assert errors[0].message == f"rank 1: {errors[1].message}"
 
 
 def make_partial(here):
