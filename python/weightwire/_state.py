@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from weightwire._arrays import bits_of, named_dtype, place_of
@@ -59,9 +59,16 @@ def _ties(tensors: Mapping[str, Any], second_names: list[re.Pattern[str]]) -> di
     return aliases
 
 
+def _check_names(names: Iterable[Any]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"names of tensors are strings, and {name!r} is a {type(name).__name__}")
+
+
 def tensors_of(model: Any, lora: Lora = "adapter") -> tuple[dict[str, Any], dict[str, str]]:
     """The tensors by name, and the aliases."""
     if isinstance(model, Mapping):
+        _check_names(model)
         tensors = dict(model)
         aliases = _ties(tensors, [])
     elif is_peft(model := unwrap(model)):
@@ -118,4 +125,5 @@ def state_of(model: Any, dtype: Any, lora: Lora = "adapter") -> State:
 
 def target_of(target: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...], Any]]:
     """Arrays to be written to; of tied ones each name, since both must show the new bits."""
+    _check_names(target)
     return [(name, *bits_of(name, array, writable=True)) for name, array in target.items()]

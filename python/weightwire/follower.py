@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from weightwire import _arrays, _core
+from weightwire._checks import seconds, whole_number
 from weightwire._state import target_of
 from weightwire.changes import TensorChange
 from weightwire.errors import InvalidArgumentError, UnavailableError, WaitTimeout
@@ -153,7 +154,12 @@ class Follower:
         bytes_per_second: int = 0,
     ) -> None:
         arrays = isinstance(target, Mapping)
-        self._poll_seconds = poll_seconds
+        if not arrays and not isinstance(target, (str, os.PathLike)):
+            raise InvalidArgumentError(
+                f"cannot follow into a {type(target).__name__}: give a mapping of names to arrays, such as a module's "
+                "state_dict(), or the path of a directory"
+            )
+        self._poll_seconds = seconds("poll_seconds", poll_seconds)
         self._pending: Update | None = None
         self._applied: Update | None = None
         self._loaded: Update | None = None
@@ -164,8 +170,8 @@ class Follower:
                 "name": name,
                 "adopt": arrays if adopt is None else adopt,
                 "keep_lease": keep_lease,
-                "threads": threads,
-                "bytes_per_second": bytes_per_second,
+                "threads": whole_number("threads", threads),
+                "bytes_per_second": whole_number("bytes_per_second", bytes_per_second),
             },
         )
 
@@ -310,7 +316,9 @@ def load(
     their names, as the same array."""
     if framework not in ("numpy", "torch"):
         raise InvalidArgumentError('framework is "numpy" or "torch"')
-    tensors, aliases, _, _ = _core.load(os.fspath(run), version, threads)
+    if version is not None:
+        version = whole_number("version", version)
+    tensors, aliases, _, _ = _core.load(os.fspath(run), version, whole_number("threads", threads))
     make = _arrays.to_numpy if framework == "numpy" else _arrays.to_torch
     state = {name: make(dtype, shape, data) for name, dtype, shape, data in tensors}
     state.update({alias: state[name] for alias, name in aliases.items()})

@@ -165,6 +165,18 @@ def test_the_version_asked_for_is_loaded_or_nothing(bucket):
         ww.load(bucket, version=9)
 
 
+def test_what_cannot_be_followed_into_or_loaded_is_refused(bucket):
+    publish(bucket, small_state())
+    for target in ([np.zeros(3)], object(), 3):
+        with pytest.raises(ww.InvalidArgumentError, match="cannot follow into a"):
+            ww.Follower(bucket, target)
+    with pytest.raises(ww.InvalidArgumentError, match="names of tensors are strings"):
+        ww.Follower(bucket, {1: np.zeros(3)})
+    for version in (-1, "1", 2**63):
+        with pytest.raises(ww.InvalidArgumentError, match="version is a whole number"):
+            ww.load(bucket, version=version)
+
+
 def test_a_damaged_object_is_an_error_and_the_arrays_stay_exact(bucket):
     first, second = small_state(), changed(small_state(), 3)
     publish(bucket, first)

@@ -117,6 +117,139 @@ def test_waiting_for_a_ticket_does_not_block_an_event_loop(bucket):
     assert stats.stage == "committed"
 
 
+def test_a_wait_that_an_event_loop_gives_up_ends(bucket):
+    """The loop ends only when no thread waits any more."""
+
+    async def give_up(wait):
+        task = asyncio.create_task(wait)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    publisher = ww.Publisher(bucket, {"w": np.zeros(10_000_000, np.uint8)}, bytes_per_second=1000)
+    ticket = publisher.publish(0)
+    asyncio.run(give_up(ticket.wait_async()))
+    asyncio.run(give_up(publisher.drain_async()))
+    with pytest.raises(ww.WaitTimeout, match=r"after 0\.01 seconds"):
+        asyncio.run(ticket.wait_async(0.01))
+    with pytest.raises(ww.WaitTimeout, match=r"after 0\.01 s"):
+        asyncio.run(publisher.drain_async(0.01))
+    publisher.close()
+
+
+def test_an_event_loop_drains(bucket):
+    async def run(publisher):
+        publisher.publish(0)
+        await publisher.drain_async()
+        return publisher.stats.versions_waiting
+
+    with ww.Publisher(bucket, small_state()) as publisher:
+        assert asyncio.run(run(publisher)) == 0
+
+
+def run_script(folder, script):
+    return subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_a_publisher_that_nobody_closes_says_what_is_lost(tmp_path):
+    script = """
+import numpy as np, weightwire as ww
+publisher = ww.Publisher("bucket", {"w": np.zeros(10_000_000, np.uint8)}, bytes_per_second=1000)
+publisher.publish(0)
+"""
+    ran = run_script(tmp_path, script)
+    assert "was not closed, and 1 of its versions were not sent; they are lost" in ran.stderr
+    ran = run_script(tmp_path, script.replace("bytes_per_second", 'state="state", bytes_per_second'))
+    assert "the next one with this state= sends them" in ran.stderr
+    ran = run_script(tmp_path, script.replace("10_000_000", "10").replace("publish(0)", "publish(0).wait()"))
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_ticket_keeps_its_publisher_at_work(bucket):
+    stats = ww.Publisher(bucket, small_state()).publish(0).wait()
+    assert stats.stage == "committed"
+
+
+def test_the_error_of_the_body_is_the_one_that_is_seen(bucket):
+    with pytest.raises(KeyError), ww.Publisher(bucket, small_state()) as publisher:
+        publisher.close()
+        raise KeyError
+    with ww.Publisher(bucket, small_state()) as publisher:
+        publisher.publish(0).wait()
+        publisher.close()  # nothing is left to wait for
+
+
+def test_a_fork_that_ends_leaves_its_parent_s_publisher_as_it_is(tmp_path):
+    script = """
+import os, sys
+import numpy as np, weightwire as ww
+class Tokenizer:
+    def save_pretrained(self, directory):
+        (directory / "tokenizer.json").write_text("{}")
+weights = {"w": np.zeros(10, np.float32)}
+with ww.Publisher("bucket", weights, tokenizer=Tokenizer(), anchor_every=1) as publisher:
+    publisher.publish()
+    publisher.drain()
+    child = os.fork()
+    if child == 0:
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    weights["w"] += 1
+    publisher.publish()
+"""
+    ran = run_script(tmp_path, script)
+    assert ran.returncode == 0, ran.stderr
+    assert len(list((tmp_path / "bucket" / "anchors").rglob("tokenizer.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"spool_versions": 0}, "spool_versions is a whole number of at least 1, not 0"),
+        ({"anchor_every": -1}, "anchor_every is a whole number of at least 0, not -1"),
+        ({"anchor_percent": 0.5}, "anchor_percent is a whole number, not a float"),
+        ({"threads": "2"}, "threads is a whole number, not a str"),
+        ({"rank_timeout": -1}, "rank_timeout is a number of seconds above 0"),
+        ({"dtype": "int8"}, "cannot be published as int8: give a floating-point type"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_refused(bucket, options, why):
+    with pytest.raises(ww.InvalidArgumentError, match=why):
+        ww.Publisher(bucket, small_state(), **options)
+    assert not bucket.exists()
+
+
+def test_a_step_that_cannot_be_is_refused_and_not_counted(bucket):
+    state = small_state()
+    with ww.Publisher(bucket, state) as publisher:
+        for step in (-1, "x", 1.5, 2**64):
+            with pytest.raises(ww.InvalidArgumentError, match="step is a whole number"):
+                publisher.publish(step)
+        with pytest.raises(ww.InvalidArgumentError, match="names of tensors are strings, and 3 is a int"):
+            publisher.publish(7, {3: np.zeros(3)})
+        assert publisher.publish().stats.step == 0
+        assert publisher.publish(np.int64(5)).stats.step == 5
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16), "bfloat16", "BF16"])
+def test_a_type_may_be_given_in_any_spelling(bucket, dtype):
+    array = np.arange(5, dtype=np.float32)
+    publish(bucket, {"w": array}, dtype=dtype)
+    assert_same(ww.load(bucket), {"w": array.astype(ml_dtypes.bfloat16)})
+
+
+def test_numpy_s_own_types_are_known(bucket):
+    publish(bucket, {"w": np.arange(5, dtype=np.float16)}, dtype=np.float16)
+    assert ww.load(bucket)["w"].dtype == np.float16
+
+
+def test_one_pattern_may_be_given_for_what_fp8_keeps():
+    assert ww.Fp8(keep="lm_head") == ww.Fp8(keep=("lm_head",)) == ww.Fp8(keep=["lm_head"])
+    with pytest.raises(ww.InvalidArgumentError, match="no regular expression"):
+        ww.Fp8(keep="(")
+
+
 def test_a_restarted_publisher_goes_on_with_the_chain(bucket, tmp_path):
     state = small_state()
     publish(bucket, state, state=tmp_path / "state", base="file")
