@@ -25,7 +25,7 @@ from weightwire.errors import (
     WaitTimeout,
     WeightwireError,
 )
-from weightwire.follower import Follower, FollowerStats, Update, load
+from weightwire.follower import Follower, FollowerStats, Update, load, load_async
 from weightwire.publisher import Publisher, PublisherStats, Ticket, TicketStats
 
 __version__ = "0.1.0"
@@ -51,4 +51,5 @@ __all__ = [
     "WaitTimeout",
     "WeightwireError",
     "load",
+    "load_async",
 ]

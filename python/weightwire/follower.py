@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from weightwire import _arrays, _core
 from weightwire._checks import seconds, whole_number
@@ -100,11 +101,34 @@ class Update:
         return self
 
     def undo(self) -> None:
-        """Takes it back; the follower then stands still on the version before, until `stand_still(None)`."""
+        """Takes it back; the follower then stands still on the version before, until `stand_still(None)`. A whole load
+        cannot be taken back: what was there before is not kept."""
         self._follower._undo(self)
 
     def __repr__(self) -> str:
         return f"<Update from version {self.from_version} to {self.version}>"
+
+
+class _Wanted:
+    """What somebody waits for."""
+
+    def __init__(self, version: int | None, timeout: float | None) -> None:
+        self.version = None if version is None else whole_number("version", version)
+        self.update: Update | None = None
+        """None also where the version is held already."""
+        self.trouble = ""
+        self._timeout = timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+
+    def pause(self, seconds: float) -> float:
+        """How long to wait before the next look; raises if there is to be none."""
+        if self._deadline is None:
+            return seconds
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            what = "a newer version" if self.version is None else f"version {self.version}"
+            raise WaitTimeout(f"{what} did not come within {self._timeout} seconds{self.trouble}")
+        return min(seconds, left)
 
 
 class Follower:
@@ -163,6 +187,8 @@ class Follower:
         self._pending: Update | None = None
         self._applied: Update | None = None
         self._loaded: Update | None = None
+        self._limit: tuple[int | None, bool] = (None, False)  # as the user wants it
+        self._steps_only = False
         self._core = _core.Follower(
             os.fspath(run),
             target_of(target) if isinstance(target, Mapping) else os.fspath(target),
@@ -202,71 +228,88 @@ class Follower:
         self._pending = Update(self, before, after)
         return self._pending
 
+    @overload
+    def wait(self, version: None = None, timeout: float | None = None) -> Update: ...
+    @overload
+    def wait(self, version: int, timeout: float | None = None) -> Update | None: ...
     def wait(self, version: int | None = None, timeout: float | None = None) -> Update | None:
         """The change that brings the target to at least `version`, or to any newer one than it holds.
 
         None if the target holds that version already. Raises `WaitTimeout` when the time is up. Trouble that may pass
         is waited out.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        trouble = ""
-        while True:
-            held = self.version
-            if version is not None and held is not None and held >= version:
-                return None
-            try:
-                update = self.poll()
-                trouble = ""
-            except UnavailableError as error:
-                update, trouble = None, f": {error}"
-            if update is not None and (version is None or update.version >= version):
-                return update
-            pause = self._poll_seconds
-            if deadline is not None:
-                pause = min(pause, deadline - time.monotonic())
-                if pause <= 0:
-                    wanted = "a newer version" if version is None else f"version {version}"
-                    raise WaitTimeout(f"{wanted} did not come within {timeout} seconds{trouble}")
-            time.sleep(pause)
+        wanted = _Wanted(version, timeout)
+        while not self._has(wanted):
+            time.sleep(wanted.pause(self._poll_seconds))
+        return wanted.update
 
     def __iter__(self) -> Iterator[Update]:
         """Every version as it comes, one at a time and without end; apply each before the next."""
         while True:
-            held = self.version
-            if held is not None:
-                self._core.stand_still(held + 1, False)
-            update = self.wait()
-            if update is not None:
-                yield update
+            self._go_in_steps(True)
+            try:
+                update = self.wait()
+            finally:
+                self._go_in_steps(False)
+            yield update
 
     async def poll_async(self) -> Update | None:
         """`poll` for an event loop."""
         return await asyncio.to_thread(self.poll)
 
+    @overload
+    async def wait_async(self, version: None = None, timeout: float | None = None) -> Update: ...
+    @overload
+    async def wait_async(self, version: int, timeout: float | None = None) -> Update | None: ...
     async def wait_async(self, version: int | None = None, timeout: float | None = None) -> Update | None:
         """`wait` for an event loop."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            slice_seconds = self._poll_seconds if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                return await asyncio.to_thread(self.wait, version, min(slice_seconds, self._poll_seconds))
-            except WaitTimeout:
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise
+        wanted = _Wanted(version, timeout)
+        while not await asyncio.to_thread(self._has, wanted):
+            await asyncio.sleep(wanted.pause(self._poll_seconds))
+        return wanted.update
 
     async def __aiter__(self) -> AsyncIterator[Update]:
         while True:
-            held = self.version
-            if held is not None:
-                self._core.stand_still(held + 1, False)
-            update = await self.wait_async()
-            if update is not None:
-                yield update
+            await asyncio.to_thread(self._go_in_steps, True)
+            try:
+                update = await self.wait_async()
+            finally:
+                await asyncio.to_thread(self._go_in_steps, False)
+            yield update
+
+    def _has(self, wanted: _Wanted) -> bool:
+        """Whether what is wanted is there, after one look."""
+        held = self.version
+        if wanted.version is not None and held is not None and held >= wanted.version:
+            return True
+        try:
+            update = self.poll()
+            wanted.trouble = ""
+        except UnavailableError as error:
+            update, wanted.trouble = None, f": {error}"
+        if update is None or (wanted.version is not None and update.version < wanted.version):
+            return False
+        wanted.update = update
+        return True
+
+    def _go_in_steps(self, steps_only: bool) -> None:
+        """A wait leads to the next version and no further; afterwards all is as the user wants it, and an update that
+        is staged stays so. Not while the iterator's user has it: who leaves a loop may do so for good."""
+        self._steps_only = steps_only
+        self._go_no_further()
+
+    def _go_no_further(self) -> None:
+        limit, back = self._limit
+        held = self.version if self._steps_only else None
+        if held is not None and (limit is None or held < limit):
+            limit, back = held + 1, False
+        self._core.stand_still(limit, back)
 
     def stand_still(self, version: int | None, *, back: bool = False) -> None:
         """Goes no further than this version; None: as far as there is. With `back`, a target that holds a later one is
         brought back to exactly this one by the next update."""
-        self._core.stand_still(version, back)
+        self._limit = (None if version is None else whole_number("version", version), back)
+        self._go_no_further()
 
     def check(self) -> None:
         """Digests the whole target, and raises `CorruptError` if it is not what it should be."""
@@ -275,6 +318,25 @@ class Follower:
     def close(self) -> None:
         """Gives the lease back. The target stays as it is."""
         self._core.close()
+
+    @classmethod
+    async def open_async(
+        cls, run: str | os.PathLike[str], target: Mapping[str, Any] | str | os.PathLike[str], **options: Any
+    ) -> Follower:
+        """`Follower(run, target, ...)` for an event loop: it asks the bucket, and may digest the target."""
+        return await asyncio.to_thread(functools.partial(cls, run, target, **options))
+
+    async def close_async(self) -> None:
+        """`close` for an event loop."""
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> Follower:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close_async()
 
     def __enter__(self) -> Follower:
         return self
@@ -303,6 +365,18 @@ class Follower:
             raise InvalidArgumentError(f"{update!r} cannot be taken back: it is not the last one applied")
         self._core.undo()
         self._pending = self._applied = None
+        self._limit = (self.version, False)
+
+
+async def load_async(
+    run: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    framework: Literal["numpy", "torch"] = "numpy",
+    threads: int = 0,
+) -> dict[str, Any]:
+    """`load` for an event loop."""
+    return await asyncio.to_thread(load, run, version, framework=framework, threads=threads)
 
 
 def load(

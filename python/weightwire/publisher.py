@@ -383,6 +383,20 @@ class Publisher:
     def run_id(self) -> str:
         return self._core.run_id
 
+    async def __aenter__(self) -> Publisher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None or self._open.is_closed:
+            await asyncio.to_thread(self.__exit__, kind, error, trace)
+            return
+        try:
+            await self.drain_async()
+        finally:
+            await asyncio.to_thread(self.close)
+
     def __enter__(self) -> Publisher:
         return self
 

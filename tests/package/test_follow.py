@@ -113,6 +113,78 @@ def test_each_version_is_seen_by_who_asks_for_each(bucket):
         assert follower.stats.versions_applied == 4
 
 
+def some_versions(count):
+    states = [small_state()]
+    for row in range(1, count):
+        states.append(changed(states[-1], row))
+    return states
+
+
+def first_of(follower):
+    for update in follower:
+        return update.apply()
+
+
+async def first_of_async(follower):
+    async for update in follower:
+        return update.apply()
+
+
+@pytest.mark.parametrize("first", [first_of, lambda follower: asyncio.run(first_of_async(follower))])
+def test_a_loop_that_is_left_does_not_hold_the_follower_back(bucket, first):
+    states = some_versions(6)
+    publish(bucket, states[0])
+    target = zeros_like(states[0])
+    with ww.Follower(bucket, target, poll_seconds=0.01) as follower:
+        follower.poll().apply()
+        publish(bucket, *states[1:])
+        assert first(follower).version == 1
+        update = follower.poll().apply()
+        assert (update.from_version, update.version) == (1, 5)
+        assert_same(target, states[5])
+
+
+def test_a_loop_goes_no_further_than_the_follower_may(bucket):
+    states = some_versions(6)
+    publish(bucket, states[0])
+    target = zeros_like(states[0])
+    with ww.Follower(bucket, target, poll_seconds=0.01) as follower:
+        follower.poll().apply()
+        publish(bucket, *states[1:])
+        follower.stand_still(2)
+        updates = iter(follower)
+        assert [next(updates).apply().version for _ in range(2)] == [1, 2]
+        assert follower.poll() is None
+        follower.stand_still(4)
+        assert next(updates).version == 3  # staged, and left
+        assert follower.poll().apply().version == 4
+        follower.stand_still(1, back=True)
+        assert next(updates).apply().version == 1
+        follower.stand_still(None)
+        follower.poll().apply().undo()
+        assert follower.version == 1
+        follower.stand_still(None)
+        assert next(updates).apply().version == 2
+
+
+def test_everything_can_be_done_in_an_event_loop(bucket):
+    state = small_state()
+    target = zeros_like(state)
+
+    async def everything():
+        async with ww.Publisher(bucket, state) as publisher:
+            await publisher.publish(0).wait_async()
+        async with await ww.Follower.open_async(bucket, target, poll_seconds=0.01) as follower:
+            (await follower.wait_async(timeout=30)).apply()
+        with pytest.raises(KeyError):
+            async with ww.Publisher(bucket, state):
+                raise KeyError
+        return await ww.load_async(bucket)
+
+    assert_same(asyncio.run(everything()), state)
+    assert_same(target, state)
+
+
 def test_waiting_ends_when_the_time_is_up(bucket):
     state = small_state()
     publish(bucket, state)
@@ -122,7 +194,7 @@ def test_waiting_ends_when_the_time_is_up(bucket):
         assert follower.wait(version=0) is None
         with pytest.raises(ww.WaitTimeout, match="version 7 did not come"):
             follower.wait(version=7, timeout=0.05)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=r"version 7 did not come within 0\.05 seconds"):
             asyncio.run(follower.wait_async(version=7, timeout=0.05))
 
 

@@ -52,6 +52,41 @@ def test_a_type_checker_finds_nothing():
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+def test_a_type_checker_finds_nothing_in_a_program_that_uses_it(tmp_path):
+    program = """
+import weightwire as ww
+
+
+async def follow(follower: ww.Follower) -> None:
+    update = await follower.wait_async(timeout=60)
+    update.apply()
+    async for update in follower:
+        update.apply()
+    async with await ww.Follower.open_async("run", "mirror") as other:
+        other.check()
+
+
+with ww.Publisher("run", {}, dtype=ww.Fp8(keep=["lm_head"])) as publisher:
+    ticket = publisher.publish(1)
+    print(ticket.stats.seconds["committed"])
+follower = ww.Follower("run", {})
+update = follower.wait(timeout=60)
+update.apply()
+if (later := follower.wait(version=7)) is not None:
+    later.apply()
+"""
+    (tmp_path / "program.py").write_text(program)
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-numpy.*]\nfollow_imports = skip\n")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--follow-imports=silent", "program.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "MYPY_CACHE_DIR": os.devnull, "MYPYPATH": str(PACKAGE.parent)},
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 def test_the_package_imports_without_torch():
     code = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None; import weightwire"
     subprocess.run([sys.executable, "-c", code], check=True)
