@@ -26,28 +26,25 @@ def write_carried(model: Any, tokenizer: Any, dtype: Any, lora: Lora, directory:
         save = getattr(part, "save_pretrained", None)
         if save is not None:
             save(directory)
-    if isinstance(dtype, Fp8):
-        _say_quantized(model, dtype, directory / "config.json")
-    elif dtype is not None:
-        _say_dtype(dtype, directory / "config.json")
+    if (directory / "config.json").exists():
+        _say_published(model, dtype, directory / "config.json")
     return directory if any(directory.iterdir()) else None
 
 
-def _say_dtype(dtype: Any, path: Path) -> None:
-    """A trainer's configuration says what it trains in; engines take it for the type of the weights."""
-    if not path.exists():
-        return
+def _say_published(model: Any, dtype: Any, path: Path) -> None:
+    """A trainer's configuration says what it was loaded from, if anything; engines go by the class and the type of the
+    weights that are published. The model's own stays as it is."""
     config = json.loads(path.read_text())
-    # transformers before 5 calls it torch_dtype, and reads nothing else.
-    config["torch_dtype" if "torch_dtype" in config else "dtype"] = spelled_out(named_dtype(dtype))
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-
-
-def _say_quantized(model: Any, fp8: Fp8, path: Path) -> None:
-    if not path.exists():
-        return
-    tensors, _ = tensors_of(model)
-    kept = [name for name in sorted(linear_names(model, tensors)) if not fp8.quantizes(name, True)]
-    config = json.loads(path.read_text())
-    config["quantization_config"] = fp8.configuration([name.removesuffix(".weight") for name in kept])
+    # As save_pretrained has it; fully_shard puts its mark before the name of the class.
+    config["architectures"] = [type(model).__name__.removeprefix("FSDP")]
+    published = dtype.rest if isinstance(dtype, Fp8) else dtype
+    if published is None:
+        published = getattr(model, "dtype", None)
+    if published is not None:
+        # transformers before 5 calls it torch_dtype, and reads nothing else.
+        config["torch_dtype" if "torch_dtype" in config else "dtype"] = spelled_out(named_dtype(published))
+    if isinstance(dtype, Fp8):
+        tensors, _ = tensors_of(model)
+        kept = [name for name in sorted(linear_names(model, tensors)) if not dtype.quantizes(name, True)]
+        config["quantization_config"] = dtype.configuration([name.removesuffix(".weight") for name in kept])
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -41,8 +41,19 @@ def _patterns(model: Any, attribute: str) -> list[re.Pattern[str]]:
     return [re.compile(key) for key in keys]
 
 
-def _ties(tensors: Mapping[str, Any], second_names: list[re.Pattern[str]]) -> dict[str, str]:
-    """Second names of tensors that are the same memory."""
+# What save_pretrained calls second names, by the names alone: the output layer's first of all, then those of an
+# encoder and a decoder that share a table with each other.
+_OUTPUT_LAYERS = re.compile(r"(^|\.)(lm_head|embed_out|output_layer|output_projection|output|decoder)\.(weight|bias)$")
+_SHARED_TABLES = re.compile(r"(^|\.)(encoder|decoder)\.(embed_tokens|wte)\.weight$")
+
+
+def _rank_by_name(name: str) -> int:
+    return 2 if _OUTPUT_LAYERS.search(name) else 1 if _SHARED_TABLES.search(name) else 0
+
+
+def _ties(tensors: Mapping[str, Any], second_names: list[re.Pattern[str]] | None) -> dict[str, str]:
+    """Second names of tensors that are the same memory. `second_names`: what the model calls so; None if nobody knows
+    the model."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
         place = place_of(local_of(tensor))
@@ -54,7 +65,10 @@ def _ties(tensors: Mapping[str, Any], second_names: list[re.Pattern[str]]) -> di
             continue
         # As save_pretrained and safetensors' save_model do: not one that the model calls a second name, else the first
         # in order.
-        kept = min(names, key=lambda name: (any(pattern.search(name) for pattern in second_names), name))
+        if second_names is None:
+            kept = min(names, key=lambda name: (_rank_by_name(name), name))
+        else:
+            kept = min(names, key=lambda name: (any(pattern.search(name) for pattern in second_names), name))
         aliases.update({name: kept for name in names if name != kept})
     return aliases
 
@@ -65,27 +79,58 @@ def _check_names(names: Iterable[Any]) -> None:
             raise InvalidArgumentError(f"names of tensors are strings, and {name!r} is a {type(name).__name__}")
 
 
+def _plain_name(name: str) -> str:
+    """Without what torch.compile puts into names, of the whole model or of a layer."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def _plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {_plain_name(name): tensor for name, tensor in tensors.items()}
+    if len(plain) != len(tensors):
+        raise InvalidArgumentError(
+            "tensors would get the same name without the _orig_mod that torch.compile puts there"
+        )
+    return plain
+
+
+def _refuse_gathered(model: Any) -> None:
+    """Ways to shard that put weights together only for a moment: between steps, a module does not hold its own."""
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise InvalidArgumentError(
+            "a model in FullyShardedDataParallel (FSDP1) cannot be published: use fully_shard (FSDP2), or give a "
+            "mapping of whole tensors"
+        )
+    if any(hasattr(parameter, "ds_shape") for parameter in model.parameters()):
+        raise InvalidArgumentError(
+            "a model whose parameters DeepSpeed has partitioned (ZeRO-3) cannot be published: use fully_shard (FSDP2) "
+            "or ZeRO-2, or give a mapping of whole tensors"
+        )
+
+
 def tensors_of(model: Any, lora: Lora = "adapter") -> tuple[dict[str, Any], dict[str, str]]:
     """The tensors by name, and the aliases."""
+    second_names: list[re.Pattern[str]] | None = None
     if isinstance(model, Mapping):
         _check_names(model)
-        tensors = dict(model)
-        aliases = _ties(tensors, [])
+        tensors = _plain_names(model)
     elif is_peft(model := unwrap(model)):
-        tensors = adapter_tensors(model) if lora == "adapter" else merged_tensors(model)
-        aliases = _ties(tensors, _patterns(model.get_base_model(), "_tied_weights_keys"))
+        _refuse_gathered(model)
+        tensors = _plain_names(adapter_tensors(model) if lora == "adapter" else merged_tensors(model))
+        second_names = _patterns(model.get_base_model(), "_tied_weights_keys")
     elif _is_module(model):
+        _refuse_gathered(model)
         ignored = _patterns(model, "_keys_to_ignore_on_save")
         tensors = {
             name: tensor
-            for name, tensor in model.state_dict().items()
+            for name, tensor in _plain_names(model.state_dict()).items()
             if not any(pattern.search(name) for pattern in ignored)
         }
-        aliases = _ties(tensors, _patterns(model, "_tied_weights_keys"))
+        second_names = _patterns(model, "_tied_weights_keys")
     else:
         raise InvalidArgumentError(
             f"cannot publish a {type(model).__name__}: give a torch module, or names and arrays as a mapping"
         )
+    aliases = _ties(tensors, second_names)
     return {name: tensor for name, tensor in tensors.items() if name not in aliases}, aliases
 
 
@@ -96,7 +141,8 @@ def linear_names(model: Any, tensors: Mapping[str, Any]) -> set[str]:
         return {name for name in matrices if name.endswith("_proj.weight")}
     import torch
 
-    layers = {name for name, module in unwrap(model).named_modules() if isinstance(module, torch.nn.Linear)}
+    modules = unwrap(model).named_modules()
+    layers = {_plain_name(name) for name, module in modules if isinstance(module, torch.nn.Linear)}
     return {name for name in matrices if name.removesuffix(".weight") in layers}
 
 
@@ -126,4 +172,4 @@ def state_of(model: Any, dtype: Any, lora: Lora = "adapter") -> State:
 def target_of(target: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...], Any]]:
     """Arrays to be written to; of tied ones each name, since both must show the new bits."""
     _check_names(target)
-    return [(name, *bits_of(name, array, writable=True)) for name, array in target.items()]
+    return [(name, *bits_of(name, array, writable=True)) for name, array in _plain_names(target).items()]

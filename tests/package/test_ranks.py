@@ -592,6 +592,18 @@ def test_what_is_no_box_is_refused(two, bucket):
         assert "reduce it" in error.message
 
 
+def make_fsdp1(here):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    here.model = nn.Sequential(FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu")))
+
+
+def test_fsdp1_is_refused(two, bucket):
+    two.all(make_fsdp1)
+    for error in two.all_raise(open_publisher, str(bucket)):
+        assert "use fully_shard (FSDP2)" in error.message
+
+
 def make_other_layout(here):
     here.model = {"weight": torch.zeros(3 + here.rank)}
 

@@ -126,9 +126,84 @@ def test_configuration_and_tokenizer_go_with_every_anchor(bucket, tmp_path):
     assert sorted(ww.load(bucket, framework="torch")) == sorted(model.state_dict())
 
 
-def test_the_configuration_says_the_published_type(bucket):
-    pytest.importorskip("transformers")
-    with ww.Publisher(bucket, tiny_model(), dtype=torch.bfloat16) as publisher:
+def published_config(bucket, model, **options):
+    with ww.Publisher(bucket, model, **options) as publisher:
         publisher.publish(0)
     (config,) = (bucket / "anchors").rglob("config.json")
-    assert json.loads(config.read_text())["dtype"] == "bfloat16"
+    return json.loads(config.read_text())
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_the_configuration_is_what_save_pretrained_writes(bucket, tmp_path, dtype):
+    pytest.importorskip("transformers")
+    model = tiny_model()
+    before = model.config.to_dict()
+    config = published_config(bucket, model, dtype=dtype)
+    assert model.config.to_dict() == before
+    tiny_model().to(dtype or model.dtype).save_pretrained(tmp_path / "saved")
+    assert config == json.loads((tmp_path / "saved" / "config.json").read_text())
+
+
+def test_the_configuration_of_fp8_says_what_the_rest_is(bucket):
+    pytest.importorskip("transformers")
+    config = published_config(bucket, tiny_model(), dtype=ww.Fp8())
+    assert (config["dtype"], config["architectures"]) == ("bfloat16", ["Qwen3ForCausalLM"])
+    assert config["quantization_config"]["quant_method"] == "fp8"
+
+
+def names_in_the_anchor(bucket):
+    from safetensors import safe_open
+
+    with safe_open(next((bucket / "anchors").rglob("*.safetensors")), "np") as file:
+        return sorted(file.keys())
+
+
+def saved_names(model, directory):
+    from safetensors import safe_open
+
+    model.save_pretrained(directory)
+    with safe_open(directory / "model.safetensors", "np") as file:
+        return sorted(file.keys())
+
+
+def tied_models():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 32}
+    t5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 32}
+    return {
+        "qwen": tiny_model(),
+        "neox": transformers.GPTNeoXForCausalLM(
+            transformers.GPTNeoXConfig(**sizes, intermediate_size=16, tie_word_embeddings=True)
+        ),
+        "gpt2": transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=32)),
+        "t5": transformers.T5ForConditionalGeneration(transformers.T5Config(**t5)),
+    }
+
+
+@pytest.mark.parametrize("name", ["qwen", "neox", "gpt2", "t5"])
+def test_a_state_dict_of_tied_weights_has_the_names_of_save_pretrained(bucket, tmp_path, name):
+    model = tied_models()[name]
+    publish(bucket, model.state_dict())
+    assert names_in_the_anchor(bucket) == saved_names(model, tmp_path / "saved")
+
+
+def test_compiled_layers_are_published_and_followed_under_their_own_names(bucket):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    names = sorted(model.state_dict())
+    model[1] = torch.compile(model[1])
+    compiled = torch.compile(model)
+    assert any("_orig_mod" in name for name in model.state_dict())
+    for given in (model, compiled, compiled.state_dict()):
+        publish(bucket, given)
+        assert sorted(ww.load(bucket)) == names
+    target = {name: tensor.clone().zero_() for name, tensor in compiled.state_dict().items()}
+    with ww.Follower(bucket, target) as follower:
+        follower.poll().apply()
+    assert_same_tensors(target, compiled.state_dict())
+
+
+def test_a_model_that_zero_has_partitioned_is_refused(bucket):
+    model = torch.nn.Linear(3, 3)
+    model.weight.ds_shape = model.weight.shape  # as DeepSpeed marks what it has taken away
+    with pytest.raises(ww.InvalidArgumentError, match="ZeRO-3"):
+        publish(bucket, model)
