@@ -155,8 +155,7 @@ Command AddBenchCodec(CLI::App& bench, BenchCodecOptions& options) {
   AddPath(sub, "OLD", options.old_path, "the checkpoint before")->required();
   AddPath(sub, "NEW", options.new_path, "the checkpoint after, with the same tensors")->required();
   AddThreads(sub, options.threads);
-  sub.add_option("--repeat", options.repeat, "how often to measure; the best counts")
-      ->type_name("N")
+  AddNumber(sub, "--repeat", options.repeat, "how often to measure; the best counts")
       ->check(
           CLI::Range(kLeastRepetitions, kMaxRepetitions).description(fmt::format("(at least {})", kLeastRepetitions)));
   AddJson(sub, options.json);
@@ -179,17 +178,13 @@ Command AddBenchWire(CLI::App& bench, BenchWireOptions& options, const World& wo
   sub.add_option("--store", options.store,
                  "an s3:// URL: measures transfers through it too, against curl; the bucket is made if need be")
       ->type_name("URL");
-  sub.add_option("--megabytes", options.model_megabytes, "the size of the model (1200 unless given)")
-      ->type_name("N")
+  AddNumber(sub, "--megabytes", options.model_megabytes, "the size of the model (1200 unless given)")
       ->check(CLI::Range(std::uint64_t{1}, kMaxBenchMegabytes).description(""));
-  sub.add_option("--part-mebibytes", options.part_mebibytes, "the size of the object to transfer (256 unless given)")
-      ->type_name("N")
+  AddNumber(sub, "--part-mebibytes", options.part_mebibytes, "the size of the object to transfer (256 unless given)")
       ->check(CLI::Range(std::uint64_t{1}, kMaxBenchMegabytes).description(""));
-  sub.add_option("--late", options.late_versions, "how many versions a late joiner is behind (100 unless given)")
-      ->type_name("N")
+  AddNumber(sub, "--late", options.late_versions, "how many versions a late joiner is behind (100 unless given)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{kMaxRepetitions}).description(""));
-  sub.add_option("--repeat", options.repeat, "how often to measure; the best counts (7 unless given)")
-      ->type_name("N")
+  AddNumber(sub, "--repeat", options.repeat, "how often to measure; the best counts (7 unless given)")
       ->check(
           CLI::Range(kLeastWireRounds, kMaxRepetitions).description(fmt::format("(at least {})", kLeastWireRounds)));
   AddThreads(sub, options.threads);

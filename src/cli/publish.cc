@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -138,6 +139,10 @@ Result<std::uint64_t> DefaultStep(const Run& run, const Checkpoint& checkpoint, 
   if (checkpoint.layout().hash() == record.layout) {
     const auto digests = DigestInFull(checkpoint, "digesting " + options.checkpoint.string(), machine);
     if (StateDigest(checkpoint.layout(), digests) == record.state) return record.step;
+  }
+  if (record.step == std::numeric_limits<std::uint64_t>::max()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("no step comes after {}, that of version {}: give --step", record.step, record.version));
   }
   return record.step + 1;
 }

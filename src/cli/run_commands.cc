@@ -49,19 +49,15 @@ Command AddPublish(CLI::App& app, PublishOptions& options, const World& world) {
   CLI::App& sub = *app.add_subcommand("publish", "add a version to a run, from a checkpoint");
   AddRun(sub, options.run, "the run; made if there is none");
   AddPath(sub, "CHECKPOINT", options.checkpoint, "a safetensors file or a Hugging Face directory")->required();
-  sub.add_option("--step", options.step,
-                 "the trainer's step, for people; one more than the newest version's unless given")
-      ->type_name("N");
+  AddNumber(sub, "--step", options.step,
+            "the trainer's step, for people; one more than the newest version's unless given");
   AddPath(sub, "--state", options.state_directory,
           "where the base copy and what is not sent yet are kept; in $XDG_STATE_HOME/weightwire or "
           "~/.local/state/weightwire, by the run's id, unless given");
-  sub.add_option("--anchor-every", options.anchor_every,
-                 "write an anchor, a full checkpoint, after so many versions (100 unless given; 0: never by number)")
-      ->type_name("N");
-  sub.add_option(
-         "--anchor-percent", options.anchor_percent,
-         "and when the deltas since the last one add up to this share of the model (100 unless given; 0: never)")
-      ->type_name("N");
+  AddNumber(sub, "--anchor-every", options.anchor_every,
+            "write an anchor, a full checkpoint, after so many versions (100 unless given; 0: never by number)");
+  AddNumber(sub, "--anchor-percent", options.anchor_percent,
+            "and when the deltas since the last one add up to this share of the model (100 unless given; 0: never)");
   AddDuration(sub, "--patience", options.patience,
               "how long to try again while the store cannot be reached (10m unless given)");
   sub.add_flag("--single-writer", options.single_writer, "as for 'init', if the run has to be made");
@@ -85,7 +81,7 @@ Command AddPublish(CLI::App& app, PublishOptions& options, const World& world) {
 Command AddLog(CLI::App& app, LogOptions& options, const World& world) {
   CLI::App& sub = *app.add_subcommand("log", "show the versions of a run, what they cost, and who follows");
   AddRun(sub, options.run, "the run");
-  sub.add_option("--last", options.last, "only so many of the newest versions")->type_name("N");
+  AddNumber(sub, "--last", options.last, "only so many of the newest versions");
   sub.add_flag("--watch", options.watch, "go on with each version that comes, until interrupted");
   AddJson(sub, options.json);
   sub.footer(
@@ -128,9 +124,9 @@ Command AddFollow(CLI::App& app, FollowOptions& options, const World& world) {
   AddRun(sub, options.run, "the run; made, or waited for, if there is none");
   AddPath(sub, "DIR", options.directory, "the mirror: a Hugging Face directory; made if there is none")->required();
   sub.add_flag("--once", options.once, "bring it to the newest version, and end");
-  sub.add_option("--until", options.until, "go no further than this version, and end there")->type_name("VERSION");
-  sub.add_option("--stand-still", options.stand_still,
-                 "hold exactly this version, going back to it if need be, and stay there")
+  AddNumber(sub, "--until", options.until, "go no further than this version, and end there")->type_name("VERSION");
+  AddNumber(sub, "--stand-still", options.stand_still,
+            "hold exactly this version, going back to it if need be, and stay there")
       ->type_name("VERSION");
   sub.add_option("--exec", options.exec,
                  "run this command after each update; the mirror stands still until it ends. It finds "
@@ -206,12 +202,10 @@ Command AddAnchor(CLI::App& app, AnchorCommandOptions& options, const World& wor
 Command AddGc(CLI::App& app, GcCommandOptions& options, const World& world) {
   CLI::App& sub = *app.add_subcommand("gc", "remove old deltas and anchors that nobody needs");
   AddRun(sub, options.run, "the run");
-  sub.add_option("--keep-anchors", options.gc.policy.anchors,
-                 "keep the newest so many anchors, and what leads from the oldest of them to the newest version (3 "
-                 "unless given, at least 2)")
-      ->type_name("N");
-  sub.add_option("--keep-versions", options.gc.policy.versions, "keep so many of the newest versions reachable")
-      ->type_name("N");
+  AddNumber(sub, "--keep-anchors", options.gc.policy.anchors,
+            "keep the newest so many anchors, and what leads from the oldest of them to the newest version (3 "
+            "unless given, at least 2)");
+  AddNumber(sub, "--keep-versions", options.gc.policy.versions, "keep so many of the newest versions reachable");
   AddDuration(sub, "--min-age", options.gc.policy.minimum_age, "keep what is younger (24h unless given)");
   AddDuration(sub, "--grace", options.gc.grace,
               "wait so long between marking what goes and removing it (15m unless given)");
@@ -243,7 +237,7 @@ Command AddLeases(CLI::App& app, LeasesOptions& options, const World& world) {
 Command AddVerify(CLI::App& app, VerifyOptions& options, const World& world) {
   CLI::App& sub = *app.add_subcommand("verify", "read a whole run and recompute everything it promises");
   AddRun(sub, options.run, "the run");
-  sub.add_option("--from", options.from, "only from this version on")->type_name("VERSION");
+  AddNumber(sub, "--from", options.from, "only from this version on")->type_name("VERSION");
   AddThreads(sub, options.threads);
   AddJson(sub, options.json);
   sub.footer(

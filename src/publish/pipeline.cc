@@ -8,6 +8,22 @@
 #include "base/check.h"
 
 namespace weightwire {
+namespace {
+
+// Whether `bytes` exceeds that share of the model, however large the numbers are that the user gave.
+bool IsMoreThan(std::uint64_t bytes, std::uint64_t percent, std::uint64_t model_bytes) {
+  std::uint64_t hundredths = 0;
+  std::uint64_t rest = 0;
+  std::uint64_t share = 0;
+  if (__builtin_mul_overflow(model_bytes / 100, percent, &hundredths) ||
+      __builtin_mul_overflow(model_bytes % 100, percent, &rest) ||
+      __builtin_add_overflow(hundredths, rest / 100, &share)) {
+    return false;
+  }
+  return bytes > share;
+}
+
+}  // namespace
 
 Pipeline::Pipeline(PipelineOptions options, const Id& run, const Id& writer, bool has_spool,
                    std::optional<KnownRecord> newest, std::optional<KnownAnchor> anchor,
@@ -132,10 +148,10 @@ void Pipeline::PlanAnchor(const Entry& entry) {
   if (newest_anchor_.has_value()) {
     const AnchorManifest& last = newest_anchor_->manifest;
     const std::uint64_t since = entry.delta_bytes - std::min(entry.delta_bytes, last.delta_bytes);
-    const std::uint64_t model = entry.draft.layout->total_bytes();
-    const std::uint64_t share = model / 100 * options_.anchor_percent + model % 100 * options_.anchor_percent / 100;
-    due = (options_.anchor_every != 0 && entry.draft.version >= last.name.version + options_.anchor_every) ||
-          (options_.anchor_percent != 0 && since > share);
+    const Version versions = entry.draft.version - std::min(entry.draft.version, last.name.version);
+    due =
+        (options_.anchor_every != 0 && versions >= options_.anchor_every) ||
+        (options_.anchor_percent != 0 && IsMoreThan(since, options_.anchor_percent, entry.draft.layout->total_bytes()));
   }
   if (!due) return;
   anchor_ = Anchor{};

@@ -167,6 +167,13 @@ def test_steps_may_go_back_and_default_to_the_next(run, tmp_path):
     assert succeed_json("publish", run, tmp_path / "2")["step"] == 8
 
 
+def test_no_step_comes_after_the_last_one(run, tmp_path):
+    last = (1 << 64) - 1
+    limits = ("--anchor-every", last, "--anchor-percent", last)  # the largest numbers mean: never
+    assert succeed_json("publish", run, tmp_path / "1", "--step", last, *limits)["anchor"] is False
+    refused(INVALID_ARGUMENT, "give --step", "publish", run, tmp_path / "2", untouched=run)
+
+
 @pytest.mark.parametrize("name", ["tiny-47", "596m-master-10", "596m-fp8-f32-10"])
 def test_a_real_step(tmp_path, name):
     old, new = DATA / f"{name}.old.safetensors", DATA / f"{name}.new.safetensors"
@@ -517,6 +524,18 @@ def test_wrong_arguments(run, tmp_path):
         ["follow", run, tmp_path / "m", "--poll", "5"],
         ["gc", run, "--min-age", "old"],
         ["gc", run, "--keep-anchors", 1],
+        ["gc", run, "--keep-anchors", "-1"],
+        ["gc", run, "--keep-anchors=-1"],
+        ["gc", run, "--keep-versions", "-1"],
+        ["publish", run, tmp_path / "2", "--step", "-1"],
+        ["publish", run, tmp_path / "2", "--step", 1 << 64],
+        ["publish", run, tmp_path / "2", "--anchor-every", "-1"],
+        ["publish", run, tmp_path / "2", "--anchor-percent", "-1"],
+        ["publish", run, tmp_path / "2", "--threads", "-1"],
+        ["follow", run, tmp_path / "m", "--until", "-1"],
+        ["follow", run, tmp_path / "m", "--stand-still", "-1"],
+        ["log", run, "--last", "-1"],
+        ["verify", run, "--from", "-1"],
         ["publish", run],
         ["checkout", run],
         ["checkout", f"{run}@99999999999999999999", tmp_path / "m"],
