@@ -64,7 +64,7 @@ void ExecuteUpload(UploadJob& job, const JobTools& tools) {
   if (!committed.ok()) return fail(committed.error());
   if (committed.value() == CommitOutcome::kAnothers) {
     job.outcome = UploadJob::Outcome::kStopped;
-    job.error = AnotherWriterWon(tools.run, version);
+    job.error = AnotherWriterWon(tools.run, version, tools.spool != nullptr);
     return;
   }
   if (tools.bugs.record_before_parts) {

@@ -138,7 +138,14 @@ Result<std::vector<SpoolEntry>> Publisher::RecoverSpool(const std::optional<Know
     if (!ours) {
       if (!options_.drop_lost_versions) {
         const Version lost = std::min(there.version, newest.has_value() ? newest->record.version : there.version);
-        return AnotherWriterWon(run, lost);
+        // Starting again changes nothing: only a person can know that these are not wanted any more.
+        const Version last = found.back().version;
+        const std::string which = there.version == last ? fmt::format("version {}", last)
+                                                        : fmt::format("versions {} to {}", there.version, last);
+        return Error(ErrorCode::kMismatch,
+                     fmt::format("{}, so {} waiting in {} cannot be published any more: see that only one publishes, "
+                                 "then start it {}, which drops what waits",
+                                 WhoseRecord(run, lost), which, options_.state_directory->string(), kHowToDropLost));
       }
       drop = true;
       WW_RETURN_IF_ERROR(spool_->Remove(there.version));

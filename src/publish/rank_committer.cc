@@ -506,7 +506,7 @@ void RankCommitter::Execute(CommitJob& job) const {
     job.error = outcome.error().In(fmt::format("cannot publish version {}", version));
   } else if (outcome.value() == CommitOutcome::kAnothers) {
     job.outcome = UploadJob::Outcome::kStopped;
-    job.error = AnotherWriterWon(run_, version);
+    job.error = AnotherWriterWon(run_, version, /*spooled=*/false);
   } else {
     job.outcome = UploadJob::Outcome::kCommitted;
   }

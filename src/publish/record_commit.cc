@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <string>
 
 namespace weightwire {
 namespace {
@@ -41,7 +42,7 @@ Result<CommitOutcome> CommitRecord(const Run& run, Version version, std::string_
                fmt::format("it is not known whether {} was committed to {}; ask again", key, store.Name()));
 }
 
-Error AnotherWriterWon(const Run& run, Version version) {
+std::string WhoseRecord(const Run& run, Version version) {
   const auto other = run.ReadRecord(version);
   std::string whose = "a record that is not ours";
   if (other.ok() && other.value().has_value()) {
@@ -49,10 +50,14 @@ Error AnotherWriterWon(const Run& run, Version version) {
     whose =
         fmt::format("the record of another writer ({}, step {}, {})", ToHex(record.writer), record.step, record.time);
   }
+  return fmt::format("version {} of {} is {}", version, run.store().Name(), whose);
+}
+
+Error AnotherWriterWon(const Run& run, Version version, bool spooled) {
   return {ErrorCode::kMismatch,
-          fmt::format("version {} of {} is {}: this publisher stops, and none of its versions from there on is "
-                      "published; see that only one publishes, then start it again",
-                      version, run.store().Name(), whose)};
+          fmt::format("{}: this publisher stops, and none of its versions from there on is published; see that only "
+                      "one publishes, then start it again{}",
+                      WhoseRecord(run, version), spooled ? fmt::format(", dropping them {}", kHowToDropLost) : "")};
 }
 
 }  // namespace weightwire

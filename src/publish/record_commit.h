@@ -15,7 +15,14 @@ namespace weightwire {
 // cannot be relied on there. Errors as Commit's: asking again with the same bytes is always right.
 Result<CommitOutcome> CommitRecord(const Run& run, Version version, std::string_view record_json);
 
-// One sentence for a publisher that lost: whose record is in the place of its own.
-[[nodiscard]] Error AnotherWriterWon(const Run& run, Version version);
+// "version 3 of … is the record of another writer (…)", to go on with.
+[[nodiscard]] std::string WhoseRecord(const Run& run, Version version);
+
+// One sentence for a publisher that lost: whose record is in the place of its own. `spooled`: its versions are in a
+// spool, and so in the way of its next start.
+[[nodiscard]] Error AnotherWriterWon(const Run& run, Version version, bool spooled);
+
+// How a person says PublisherOptions::drop_lost_versions.
+inline constexpr std::string_view kHowToDropLost = "with --drop-lost (in Python: drop_lost_versions=True)";
 
 }  // namespace weightwire

@@ -383,6 +383,8 @@ TEST_P(PublisherTest, OfTwoPublishersOneWinsAndTheOtherStops) {
   ASSERT_TRUE(lost->error.has_value());
   EXPECT_EQ(lost->error->code(), ErrorCode::kMismatch);
   EXPECT_NE(lost->error->message().find("another writer"), std::string::npos) << lost->error->message();
+  // What is in a spool would be in the way of the next start.
+  EXPECT_EQ(lost->error->message().find("--drop-lost") != std::string::npos, options.state_directory.has_value());
   const auto versions = ReadWholeRun(world.bucket);
   ASSERT_EQ(versions.size(), 2u);
   EXPECT_EQ(versions[1].model, ones);
@@ -739,7 +741,10 @@ TEST(Publisher, ASpoolThatLostItsPlaceNeedsAPersonsWord) {
     const Status opened = process.Open();
     ASSERT_FALSE(opened.ok());
     EXPECT_EQ(opened.error().code(), ErrorCode::kMismatch);
-    EXPECT_NE(opened.error().message().find("another writer"), std::string::npos) << opened.error().message();
+    for (const char* const words :
+         {"another writer", "versions 1 to 2", "/state", "--drop-lost", "drop_lost_versions"}) {
+      EXPECT_NE(opened.error().message().find(words), std::string::npos) << opened.error().message();
+    }
   }
   PublisherOptions options = WithStateDirectory();
   options.drop_lost_versions = true;
