@@ -90,4 +90,4 @@ def _merged(module: Any, weight: Any, adapters: list[str], kept: Kept) -> Any:
                 merged += module.get_delta_weight(adapter)
             return merged
 
-    return Lazy(make, weight.dtype, tuple(weight.shape), kept)
+    return Lazy(make, weight.dtype, tuple(weight.shape), weight.device, kept)

@@ -18,31 +18,77 @@ def _pinned_buffer(torch: Any, size: int) -> Any:
     return buffer[:size]
 
 
+class Ready:
+    """What the caller has queued on its device up to now. Made by the thread that publishes; the threads that read wait
+    for it, as they have streams of their own."""
+
+    def __init__(self, device: Any) -> None:
+        self._event: Any = None
+        if device.type == "cuda":
+            import torch
+
+            self._device = device
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(device))
+
+    def wait(self) -> None:
+        if self._event is not None:
+            import torch
+
+            torch.cuda.current_stream(self._device).wait_event(self._event)
+
+
+def _range(tensor: Any, first: int, end: int) -> list[Any]:
+    """Elements of a tensor in any order, by their place in the order of its indices: a copy of them, not of all."""
+    if tensor.dim() == 1:
+        return [tensor[first:end]]
+    row = tensor[0].numel()
+    if first // row == (end - 1) // row:
+        index = first // row
+        return _range(tensor[index], first - index * row, end - index * row)
+    begin, rest = -(-first // row), end % row
+    pieces = []
+    if first % row:
+        pieces += _range(tensor[begin - 1], first % row, row)
+    pieces.append(tensor[begin : end // row].reshape(-1))
+    if rest:
+        pieces += _range(tensor[end // row], 0, rest)
+    return pieces
+
+
 class TorchPieces:
     """Pieces of a tensor as `dtype`, for the core: called with the first elements of the pieces, the size of each, and
     where their bytes go."""
 
     def __init__(self, tensor: Any, dtype: Any, scales: Any = None) -> None:
-        self._flat = tensor.detach().reshape(-1)
+        tensor = tensor.detach()
+        self._columns = tensor.shape[-1] if tensor.dim() else 1
+        self._tensor = tensor.view(-1) if tensor.is_contiguous() else tensor
         self._dtype = dtype
         self._scales = scales
-        self._columns = tensor.shape[-1] if tensor.dim() else 1
+        self._ready = Ready(tensor.device)
 
     def __call__(self, firsts: list[int], count: int, out: np.ndarray) -> None:
         import torch
 
-        flat = self._flat
+        self._ready.wait()
+        device = self._tensor.device
         if len(firsts) == 1 and self._scales is None:
-            elements = flat[firsts[0] : firsts[0] + count]
+            pieces = _range(self._tensor, firsts[0], firsts[0] + count)
+            elements = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         else:
-            starts = torch.tensor(firsts, dtype=torch.int64, device=flat.device)
-            places = (starts[:, None] + torch.arange(count, device=flat.device)).reshape(-1)
-            elements = flat[places]
+            starts = torch.tensor(firsts, dtype=torch.int64, device=device)
+            places = (starts[:, None] + torch.arange(count, device=device)).reshape(-1)
+            in_order = self._tensor.dim() == 1
+            elements = self._tensor[places if in_order else torch.unravel_index(places, self._tensor.shape)]
             if self._scales is not None:
                 rows, columns = places // self._columns, places % self._columns
                 elements = elements.float() / self._scales[rows // BLOCK, columns // BLOCK]
                 elements = elements.clamp(-LARGEST_E4M3, LARGEST_E4M3)
-        converted = elements.to(self._dtype).contiguous().view(torch.uint8)
+        converted = elements.to(self._dtype).contiguous()
+        if converted.stride(0) != 1:  # of one element, which is in order whatever its stride
+            converted = converted.clone(memory_format=torch.contiguous_format)
+        converted = converted.view(torch.uint8)
         if converted.device.type == "cuda":
             pinned = _pinned_buffer(torch, converted.numel())
             pinned.copy_(converted, non_blocking=True)

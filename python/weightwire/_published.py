@@ -106,6 +106,7 @@ class Lazy:
     make: Callable[[], Any]
     dtype: Any
     shape: tuple[int, ...]
+    device: Any
     kept: Kept
 
 
@@ -175,8 +176,10 @@ def item_of(name: str, value: Any, to: str | None) -> Item:
     """One tensor as it is published. `to`: the type that floating-point ones get; None leaves them."""
     if isinstance(value, Lazy):
         dtype = to or dtype_name(name, value)
+        ready = _pieces.Ready(value.device)
 
         def read(firsts: list[int], count: int, out: np.ndarray) -> None:
+            ready.wait()
             _pieces.TorchPieces(value.kept.get(value), _torch_dtype(dtype))(firsts, count, out)
 
         return name, dtype, value.shape, _core.calling_reader(read, dtype)

@@ -157,6 +157,55 @@ def test_a_gpu_s_weights_are_published_as_a_host_s(bucket, tmp_path, dtype):
     assert_same_tensors(ww.load(bucket, framework="torch"), ww.load(tmp_path / "host", framework="torch"))
 
 
+@needs_gpu
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, ww.Fp8()])
+def test_what_the_caller_s_stream_still_writes_is_waited_for(bucket, dtype):
+    weight = torch.zeros(1000, 1000, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(500_000_000)  # cycles, in which a reader that does not wait would be done
+        weight += 1
+        publish(bucket, {"w_proj.weight": weight}, dtype=dtype)
+    loaded = ww.load(bucket, framework="torch")
+    assert bool((loaded["w_proj.weight"].float() == (448 if dtype == ww.Fp8() else 1)).all())
+
+
+VIEWS = {
+    "scalar": lambda t: t[0, 0, 0],
+    "in order": lambda t: t,
+    "vector": lambda t: t[:, 1, 2],
+    "transposed": lambda t: t.transpose(0, 2),
+    "last two": lambda t: t.transpose(1, 2),
+    "sliced": lambda t: t[1::2, :, 3:],
+    "flipped": lambda t: t.transpose(0, 1)[:, 2:5],
+    "one row": lambda t: t[:, :, :1].transpose(0, 2),
+    "expanded": lambda t: t[:, :1].expand(-1, 6, -1),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_any_piece_of_any_view_is_what_it_looks_like(name):
+    from weightwire._pieces import TorchPieces
+
+    whole = torch.arange(7 * 5 * 9, dtype=torch.float64).reshape(7, 5, 9)
+    view = VIEWS[name](whole)
+    pieces = TorchPieces(view, torch.float32)
+    expected = view.contiguous().view(-1).float().numpy()
+
+    def read(firsts, count):
+        out = np.zeros(len(firsts) * count * 4, np.uint8)
+        pieces(firsts, count, out)
+        return out.view(np.float32)
+
+    for first in range(len(expected)):
+        for count in {1, 2, 9, 20, len(expected) - first}:
+            if first + count <= len(expected):
+                assert np.array_equal(read([first], count), expected[first : first + count])
+    assert np.array_equal(read([0, len(expected) - 1], 1), expected[[0, -1]])
+    # Nothing was copied beforehand.
+    whole += 1
+    assert np.array_equal(read([0], 1), expected[:1] + 1)
+
+
 def test_pieces_of_a_tensor_are_the_same_as_the_core_s(bucket, tmp_path):
     """The way of tensors on a device, taken by one that is not."""
     from weightwire._pieces import TorchPieces, block_scales
