@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import re
 import socket
@@ -310,6 +311,11 @@ class Ranks:
 
     def _make(self, run: str, options: dict[str, Any], start: str) -> _core.RankPublisher:
         return _core.RankPublisher(run, options, self._plan.layout, self._plan.aliases, self._plan.boxes, start)
+
+    @property
+    def elements(self) -> int:
+        """Of all ranks together."""
+        return sum(math.prod(shape) for _, _, shape in self._plan.layout)
 
     def items(self, model: Any) -> list[Item]:
         """What this rank publishes of a model, for the core."""

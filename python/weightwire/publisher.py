@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -104,7 +105,8 @@ def _deadline(timeout: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class TicketStats:
-    """What is known of a publish just now."""
+    """What is known of a publish just now. With several ranks, what it cost is this rank's part until it is
+    committed, and then that of all."""
 
     stage: str
     """queued, spooled, uploading, committed, already_published, skipped or failed."""
@@ -114,6 +116,8 @@ class TicketStats:
     """Of the delta; 0 for a version that is an anchor only."""
     changed: int
     """Elements (bytes of packed types)."""
+    elements: int = 0
+    """Of all that was published, tied ones once: what `changed` is a part of."""
     seconds: dict[str, float] = field(default_factory=dict)
     """From the return of publish() to each stage."""
     error: str | None = None
@@ -123,14 +127,15 @@ class TicketStats:
 class Ticket:
     """What became of one call of `Publisher.publish`. Safe to drop."""
 
-    def __init__(self, core: _core.Ticket, publisher: _Open) -> None:
+    def __init__(self, core: _core.Ticket, publisher: _Open, elements: int) -> None:
         self._core = core
         self._publisher = publisher
+        self._elements = elements
 
     @property
     def stats(self) -> TicketStats:
         """A copy of what is known now."""
-        return TicketStats(**self._core.look())
+        return TicketStats(**self._core.look(), elements=self._elements)
 
     @property
     def version(self) -> int | None:
@@ -333,10 +338,11 @@ class Publisher:
         if isinstance(self._core, _core.RankPublisher):
             # Also if it fails: the other ranks cannot know, and count on.
             self._step = number
-            return Ticket(self._core.publish(items, number), self._open)
+            assert self._ranks is not None
+            return Ticket(self._core.publish(items, number), self._open, self._ranks.elements)
         ticket = self._core.publish(state.tensors, state.aliases, number)
         self._step = number
-        return Ticket(ticket, self._open)
+        return Ticket(ticket, self._open, sum(math.prod(shape) for _, _, shape, _ in state.tensors))
 
     def drain(self, timeout: float | None = None) -> None:
         """Until everything is in the bucket, anchors too. Raises `WaitTimeout` if it takes longer, and what stopped the
@@ -378,6 +384,11 @@ class Publisher:
     @property
     def stats(self) -> PublisherStats:
         return PublisherStats(**self._core.status())
+
+    @property
+    def distributed(self) -> bool:
+        """Whether all ranks publish together."""
+        return self._ranks is not None
 
     @property
     def run_id(self) -> str:

@@ -76,6 +76,47 @@ def test_a_resumed_training_goes_on_with_the_chain(bucket, tmp_path):
     assert_published(bucket, model, version=6)
 
 
+def log_of(callback, model, change):
+    """What is logged of a step that changes all that `change` touches."""
+    state, control = transformers.TrainerState(), transformers.TrainerControl()
+    callback.on_train_begin(None, state, control, model=model)
+    callback.on_log(None, state, control, logs={})
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if change(name):
+                parameter += 1
+    state.global_step = 1
+    callback.on_step_end(None, state, control)
+    logs = {}
+    callback.on_log(None, state, control, logs=logs)
+    callback.on_train_end(None, state, control)
+    return logs
+
+
+def test_the_share_that_changed_is_of_what_is_published(bucket, tmp_path):
+    peft = pytest.importorskip("peft")
+    from weightwire.integrations.transformers import PublishCallback
+
+    tied = log_of(PublishCallback(bucket), tiny_model(), lambda name: True)
+    assert (tied["weightwire/version"], tied["weightwire/changed_share"]) == (1, 1.0)
+    adapted = peft.get_peft_model(tiny_model(), peft.LoraConfig(r=4, target_modules=["q_proj"]))
+    adapter = log_of(PublishCallback(tmp_path / "adapter"), adapted, lambda name: "lora_" in name)
+    assert (adapter["weightwire/version"], adapter["weightwire/changed_share"]) == (1, 1.0)
+
+
+def test_a_training_that_broke_off_does_not_keep_the_next_from_publishing(bucket, tmp_path):
+    from weightwire.integrations.transformers import PublishCallback
+
+    model = tiny_model()
+    callback = PublishCallback(bucket, state=tmp_path / "state", dtype=torch.bfloat16)
+    state, control = transformers.TrainerState(), transformers.TrainerControl()
+    callback.on_train_begin(None, state, control, model=model)
+    first = callback.publisher  # then the training raises: nobody is told of its end
+    log_of(callback, model, lambda name: True)
+    assert first.stats.committed == 0
+    assert_published(bucket, model, version=1)
+
+
 def tiny_tokenizer():
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -128,8 +169,12 @@ def train_as_a_rank():
     trainer.train()
     if trainer.is_world_process_zero():
         assert_published(bucket, model, version=3)
-        logged = [entry["weightwire/version"] for entry in trainer.state.log_history if "weightwire/version" in entry]
-        assert logged[:3] == [1, 2, 3]
+        # What all ranks sent, each version once, however late it was known.
+        logged = [entry for entry in trainer.state.log_history if "weightwire/version" in entry]
+        versions = [entry["weightwire/version"] for entry in logged]
+        assert versions == sorted(set(versions)) and versions[-1] == 3
+        record = json.loads((bucket / "versions" / "00000000000000000003.json").read_text())
+        assert sum(entry["weightwire/bytes"] for entry in logged) == int(record["delta_bytes"])
 
 
 def test_all_ranks_of_a_trainer_publish_together(bucket, tmp_path):

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
-from weightwire.publisher import Publisher, Ticket
+from weightwire.errors import WeightwireError
+from weightwire.publisher import Publisher, Ticket, TicketStats
+
+_log = logging.getLogger("weightwire")
+_PATIENCE = 30.0
 
 
 class PublishLog:
     """Publishes, and keeps what it cost until the trainer logs. For one thread."""
 
-    def __init__(self, elements: int) -> None:
-        self._elements = elements
+    def __init__(self) -> None:
         self._tickets: list[Ticket] = []
         self._seconds = 0.0
+        self._waits = False
 
     def publish(self, publisher: Publisher, step: int, model: Any = None) -> Ticket:
+        # What all ranks sent is known once they have.
+        self._waits = publisher.distributed
         start = time.monotonic()
         ticket = publisher.publish(step, model)
         self._seconds += time.monotonic() - start
@@ -26,18 +33,42 @@ class PublishLog:
     def write_to(self, logs: dict[str, Any], history: list[dict[str, Any]]) -> None:
         """Adds `weightwire/version`, `weightwire/bytes`, `weightwire/changed_share` and `weightwire/publish_seconds`,
         summed over what was published since the last time; nothing if nothing was."""
-        if not self._tickets:
+        stats = self._take()
+        if not stats:
             return
-        stats = [ticket.stats for ticket in self._tickets]
         added = {
             "weightwire/version": stats[-1].version,
             "weightwire/bytes": sum(one.bytes for one in stats),
-            "weightwire/changed_share": sum(one.changed for one in stats) / max(1, self._elements * len(stats)),
+            "weightwire/changed_share": sum(one.changed for one in stats) / max(1, sum(one.elements for one in stats)),
             "weightwire/publish_seconds": self._seconds,
         }
+        self._seconds = 0.0
         logs.update(added)
         # The trainer keeps its history before it tells callbacks of it.
-        if history:
+        if history and "weightwire/version" not in history[-1]:
             history[-1].update(added)
-        self._tickets.clear()
-        self._seconds = 0.0
+        else:
+            history.append({"step": stats[-1].step, **added})
+
+    def _take(self) -> list[TicketStats]:
+        """Of what is known of so far, in order."""
+        known: list[TicketStats] = []
+        while self._tickets and (not self._waits or self._tickets[0].done):
+            stats = self._tickets.pop(0).stats
+            if stats.stage == "failed":
+                _log.warning("step %d was not published: %s", stats.step, stats.error)
+            else:
+                known.append(stats)
+        return known
+
+
+def end_leftover(publisher: Publisher | None) -> None:
+    """Of a training that ended without a word: what it published gets a chance, but not for ever."""
+    if publisher is None:
+        return
+    try:
+        publisher.drain(_PATIENCE)
+    except WeightwireError as error:
+        _log.warning("not everything that an earlier training published was sent: %s", error)
+    finally:
+        publisher.close()

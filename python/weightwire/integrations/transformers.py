@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from weightwire.integrations._publish_log import PublishLog
+from weightwire.integrations._publish_log import PublishLog, end_leftover
 from weightwire.publisher import Publisher
 
 
@@ -31,7 +31,7 @@ class PublishCallback(TrainerCallback):
         self._every = every
         self._options = options
         self._publisher: Publisher | None = None
-        self._log = PublishLog(0)
+        self._log = PublishLog()
 
     @property
     def publisher(self) -> Publisher | None:
@@ -43,9 +43,11 @@ class PublishCallback(TrainerCallback):
     ) -> None:
         if self._options.get("distributed") is False and not state.is_world_process_zero:
             return
+        leftover, self._publisher = self._publisher, None
+        end_leftover(leftover)
         options = {"tokenizer": kwargs.get("processing_class"), **self._options}
         self._publisher = Publisher(self._run, model, **options)
-        self._log = PublishLog(sum(parameter.numel() for parameter in model.state_dict().values()))
+        self._log = PublishLog()
         self._log.publish(self._publisher, state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -70,5 +72,6 @@ class PublishCallback(TrainerCallback):
         if publisher is not None:
             try:
                 publisher.drain()
+                self._log.write_to({}, state.log_history)  # what was not known yet
             finally:
                 publisher.close()

@@ -14,7 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from weightwire._arrays import named_dtype, torch_dtype
 from weightwire._published import Fp8
 from weightwire.errors import InvalidArgumentError
-from weightwire.integrations._publish_log import PublishLog
+from weightwire.integrations._publish_log import PublishLog, end_leftover
 from weightwire.publisher import Publisher
 
 _log = logging.getLogger("weightwire")
@@ -46,7 +46,7 @@ class WeightTransfer:
         self._options = options
         self._trainer: Any = None
         self._publisher: Publisher | None = None
-        self._costs = PublishLog(0)
+        self._costs = PublishLog()
         self._version: int | None = None
 
     def attach(self, trainer: Any) -> None:
@@ -86,6 +86,8 @@ class WeightTransfer:
             raise InvalidArgumentError("the trainer is not known: call attach(trainer) before trainer.train()")
         model = self._model()
         base = model.get_base_model() if _is_peft(model) else model
+        leftover, self._publisher = self._publisher, None
+        end_leftover(leftover)
         self._publisher = Publisher(
             self._run,
             base,
@@ -96,7 +98,7 @@ class WeightTransfer:
                 **self._options,
             },
         )
-        self._costs = PublishLog(sum(parameter.numel() for parameter in base.parameters()))
+        self._costs = PublishLog()
 
     def pause(self) -> None:
         """Nothing: servers pull, and need not stand still."""
