@@ -20,6 +20,7 @@
 #include "cli/diff.h"
 #include "cli/digest.h"
 #include "cli/inspect.h"
+#include "cli/interrupt.h"
 #include "cli/run_commands.h"
 
 namespace weightwire {
@@ -267,11 +268,14 @@ int ParseAndRun(int argc, const char* const* argv, const World& world) {
 }  // namespace
 
 int RunCommand(int argc, const char* const* argv, const World& world) {
+  int status = 0;
   try {
-    return ParseAndRun(argc, argv, world);
+    status = ParseAndRun(argc, argv, world);
   } catch (const std::bad_alloc&) {
-    return Fail("there is not enough memory", ErrorCode::kIo);
+    status = Fail("there is not enough memory", ErrorCode::kIo);
   }
+  InterruptGuard::RaiseCaught();
+  return status;
 }
 
 }  // namespace weightwire

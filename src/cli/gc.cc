@@ -87,7 +87,10 @@ Status RunGc(const GcCommandOptions& options, const World& world) {
     });
   }
   if (!done.ok() && InterruptGuard::interrupted()) {
-    return Error(done.error().code(), "interrupted; what was marked goes with the next gc");
+    const auto withdrawn = collector.Withdraw();
+    return Error(done.error().code(), withdrawn.ok() && withdrawn.value()
+                                          ? "interrupted; nothing was removed"
+                                          : "interrupted; what was marked goes with the next gc");
   }
   if (!done.ok()) return done.error();
   if (options.json) {

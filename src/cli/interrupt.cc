@@ -14,6 +14,8 @@ namespace {
 std::atomic<int> caught_signal = 0;
 std::atomic<int> signal_end = -1;
 static_assert(std::atomic<int>::is_always_lock_free);
+// What a guard that is gone has caught.
+std::atomic<int> signal_to_raise = 0;
 // What waiting looks at.
 std::atomic<int> waiting_end = -1;
 
@@ -49,12 +51,16 @@ InterruptGuard::~InterruptGuard() {
   for (const int end : wake_up_) {
     if (end >= 0) ::close(end);
   }
-  if (at_end_ == AtEnd::kRaise && caught_signal != 0) ::raise(caught_signal);
+  if (at_end_ == AtEnd::kRaise && caught_signal != 0) signal_to_raise = caught_signal.load();
 }
 
 Status InterruptGuard::Check() const {
   if (!interrupted()) return Ok();
   return Error(ErrorCode::kIo, "interrupted; nothing was written");
+}
+
+void InterruptGuard::RaiseCaught() {
+  if (signal_to_raise != 0) ::raise(signal_to_raise);
 }
 
 bool InterruptGuard::interrupted() { return caught_signal != 0; }

@@ -9,15 +9,15 @@
 
 namespace weightwire {
 
-// While it exists, SIGINT and SIGTERM do not end the process but make Check fail; when it goes, a signal that came is
-// raised again. So declare it before what has to be cleaned up, and call Check between pieces. A second signal ends the
-// process at once.
+// While it exists, SIGINT and SIGTERM do not end the process but make Check fail; call it between pieces. A second
+// signal ends the process at once. When all is cleaned up and said, RaiseCaught ends the process by the signal that
+// came, so that a shell sees what happened.
 //
 // At most one exists at a time: signal handlers belong to the process.
 class InterruptGuard {
  public:
-  // What happens at the end if a signal came: kRaise for commands that were cut off; kForget for those that go on until
-  // they are told to end, and have now done what they were to do.
+  // What becomes of a signal that came: kRaise for commands that were cut off; kForget for those that go on until they
+  // are told to end, and have now done what they were to do.
   enum class AtEnd : unsigned char { kRaise, kForget };
 
   explicit InterruptGuard(AtEnd at_end = AtEnd::kRaise);
@@ -27,6 +27,8 @@ class InterruptGuard {
 
   [[nodiscard]] Status Check() const;
   [[nodiscard]] static bool interrupted();
+  // Ends the process if a guard that is gone, of the kind kRaise, has caught a signal.
+  static void RaiseCaught();
 
   // Waits; false as soon as a signal has come. Any thread may, and without a guard it just waits.
   [[nodiscard]] static bool WaitFor(std::chrono::nanoseconds duration);

@@ -218,7 +218,9 @@ Status RunPublish(const PublishOptions& options, const World& world) {
     worker.CountAnchors();
     const Status worked = worker.WorkUntil([&] { return publisher->idle(); });
     const PipelineStatus status = publisher->status().pipeline;
-    if (InterruptGuard::interrupted() || !status.anchor_error.has_value()) WW_RETURN_IF_ERROR(worked);
+    if (!worked.ok() && (InterruptGuard::interrupted() || !status.anchor_error.has_value())) {
+      return worked.error().In(fmt::format("version {} is published, but no anchor of it", *outcome.ticket.version));
+    }
     // The version is there all the same; an anchor is due again with the next one.
     if (status.anchor_error.has_value()) {
       fmt::print(stderr, "weightwire: version {} is published, but without its anchor: {}\n", *outcome.ticket.version,

@@ -353,6 +353,14 @@ Result<GcStep> Collector::WaitForGrace() {
   return Worked("the grace time is over");
 }
 
+Result<bool> Collector::Withdraw() {
+  if (phase_ < Phase::kPutMark) return true;
+  if (phase_ > Phase::kReadLeasesAgain) return false;
+  // Also where it is not known whether it was put.
+  WW_RETURN_IF_ERROR(run_.store().Remove(MarkKey(mark_id_)));
+  return true;
+}
+
 Result<GcStep> Collector::ReadLeasesAgain() {
   WW_TRY(leases_, run_.ReadLivingLeases());
   progress_.living_leases = leases_.leases.size();

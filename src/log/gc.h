@@ -70,6 +70,10 @@ class Collector {
   // Does one small thing: a request or a few. After an error nothing is lost: calling again tries that thing again.
   Result<GcStep> Step();
 
+  // For whoever does not go on: takes the mark back as long as nothing was removed. Otherwise false: then what is marked
+  // must go, by another pass. No step after it.
+  Result<bool> Withdraw();
+
   [[nodiscard]] const GcProgress& progress() const { return progress_; }
   // What may go, complete once the survey is done: when Step has said kWaits or kDone for the first time.
   [[nodiscard]] const std::vector<Removal>& may_go() const { return may_go_; }

@@ -448,6 +448,29 @@ TEST_F(GcTest, StopsWhenItsMarkIsTakenAway) {
   EXPECT_EQ(Keys(), before);
 }
 
+TEST_F(GcTest, AMarkCanBeTakenBackUntilSomethingIsRemoved) {
+  Fill();
+  const std::set<std::string> before = Keys();
+  for (int steps = 0;; ++steps) {
+    SCOPED_TRACE(steps);
+    Collector collector(history_.run(), options_, random_);
+    for (int i = 0; i < steps; ++i) {
+      const auto step = collector.Step();
+      ASSERT_TRUE(Succeeds(step));
+      clock_.Advance(step.value().wait);
+    }
+    const auto withdrawn = collector.Withdraw();
+    ASSERT_TRUE(Succeeds(withdrawn));
+    if (!withdrawn.value()) {
+      EXPECT_GT(steps, 5);
+      EXPECT_FALSE(Keys(kMarksPrefix).empty());
+      break;
+    }
+    ASSERT_EQ(Keys(), before);
+  }
+  EXPECT_EQ(Collect().removed.objects, 2U * 3 + 20);
+}
+
 TEST_F(GcTest, WithoutAnAnchorNothingGoes) {
   Fill();
   for (const std::string& key : Keys(kAnchorsPrefix)) ASSERT_TRUE(Succeeds(memory_.Remove(key)));

@@ -215,10 +215,14 @@ def test_an_interrupt_leaves_no_temporary_files(tmp_path):
         [WEIGHTWIRE, "apply", tmp_path / "old", tmp_path / "delta", "-o", tmp_path / "out"],
         # Who runs the tests in the background may have told everybody below to ignore it.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        stderr=subprocess.PIPE,
+        text=True,
     )
     while process.poll() is None and not list(tmp_path.glob(".weightwire*")):
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
-    assert process.wait() in (-signal.SIGINT, 0)  # 0: it was faster than the signal
+    _, said = process.communicate()
+    assert process.returncode in (-signal.SIGINT, 0)  # 0: it was faster than the signal
+    assert said.endswith("interrupted; nothing was written\n" if process.returncode != 0 else "")
     assert not list(tmp_path.glob(".weightwire*"))
     assert (tmp_path / "out").exists() == (process.returncode == 0)

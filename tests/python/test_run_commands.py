@@ -572,6 +572,17 @@ def test_gc_removes_what_nobody_needs(tmp_path):
     refused(NOT_FOUND, "no way to version 3", "checkout", f"{run}@3", tmp_path / "out")
 
 
+def test_gc_that_is_interrupted_takes_its_mark_back_and_says_so(tmp_path):
+    run = long_run(tmp_path, 7)
+    before = snapshot(run)
+    process = start("gc", run, "--min-age", "0", "--grace", "1h", "--keep-anchors", 2)
+    while not list(run.glob("gc/*")):
+        assert process.poll() is None, process.stderr.read()
+    status, _, err = end(process, signal.SIGTERM)
+    assert (status, err) == (-signal.SIGTERM, "weightwire: interrupted; nothing was removed\n")
+    assert snapshot(run) == before
+
+
 def test_gc_leaves_what_a_lease_needs(tmp_path):
     run = long_run(tmp_path, 9)
     process = start("follow", run, tmp_path / "mirror", "--stand-still", 3, "--poll", "600s")
