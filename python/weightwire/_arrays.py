@@ -136,7 +136,10 @@ def bits_of(name: str, value: Any, *, writable: bool = False) -> Bits:
 
 def as_numpy(name: str, value: Any, *, writable: bool = False) -> np.ndarray:
     """Whatever has `__array__` or the buffer protocol; with `writable`, only the latter, which cannot be a copy."""
-    array: np.ndarray = np.asarray(memoryview(value)) if writable else np.asarray(value)
+    try:
+        array: np.ndarray = np.asarray(memoryview(value)) if writable else np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"'{name}' is a {type(value).__name__}, not an array: {error}") from None
     if array.dtype == object:
         raise InvalidArgumentError(f"'{name}' is a {type(value).__name__}, not an array")
     return array

@@ -97,6 +97,21 @@ class TorchPieces:
         torch.from_numpy(out).copy_(converted)
 
 
+class NumpyPieces:
+    """The same for an array of numpy in any order, as numpy converts."""
+
+    def __init__(self, array: np.ndarray, dtype: np.dtype) -> None:
+        self._array = array
+        self._dtype = dtype
+
+    def __call__(self, firsts: list[int], count: int, out: np.ndarray) -> None:
+        size = count * self._dtype.itemsize
+        for number, first in enumerate(firsts):
+            piece = self._array.flat[first : first + count]  # a copy of these elements alone
+            with np.errstate(over="ignore"):  # infinity is what there is
+                out[number * size : (number + 1) * size] = piece.astype(self._dtype).view(np.uint8)
+
+
 BLOCK = 128
 LARGEST_E4M3 = 448.0
 

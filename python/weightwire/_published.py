@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from weightwire import _core, _pieces
-from weightwire._arrays import as_numpy, bits_of, dtype_name, is_torch_tensor, named_dtype
+from weightwire._arrays import as_numpy, bits_of, dtype_name, is_torch_tensor, named_dtype, numpy_dtype
 from weightwire.errors import InvalidArgumentError
 
 Item = tuple[str, str, tuple[int, ...], Any]
@@ -192,6 +192,8 @@ def item_of(name: str, value: Any, to: str | None) -> Item:
         return (name, *bits_of(name, value))
     if memory is not None and (wanted == dtype or (dtype, wanted) == ("F32", "BF16")):
         return name, wanted, shape, _core.converting_reader(*memory, wanted, None)
+    if isinstance(value, np.ndarray) and wanted in _FLOATS:
+        return name, wanted, shape, _core.calling_reader(_pieces.NumpyPieces(value, numpy_dtype(wanted)), wanted)
     if not is_torch_tensor(value):
         raise InvalidArgumentError(f"'{name}' cannot be published as {wanted} from {dtype}: convert it, or use torch")
     if value.device.type == "meta":

@@ -62,6 +62,18 @@ def test_other_conversions_are_torch_s_own(bucket, dtype, to):
     assert_same_tensors(loaded, {"w": expected, "t": expected.t().contiguous()})
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("to", ["float64", "float32", "float16", "bfloat16"])
+def test_numpy_s_conversions_are_the_same(bucket, dtype, to):
+    tensor = weights(300, 70).to(getattr(torch, dtype))
+    tensor[0, 0], tensor[1, 1] = 65_000, -float("inf")
+    array = tensor.numpy()
+    publish(bucket, {"w": array, "t": array.T, "scalar": array[3, 4]}, dtype=to)
+    expected = tensor.to(getattr(torch, to))
+    loaded = ww.load(bucket, framework="torch")
+    assert_same_tensors(loaded, {"w": expected, "t": expected.t().contiguous(), "scalar": expected[3, 4]})
+
+
 def test_a_type_that_is_none_is_refused(bucket):
     with pytest.raises(ww.InvalidArgumentError, match="bfloat17"):
         publish(bucket, {"w": weights(3)}, dtype="bfloat17")

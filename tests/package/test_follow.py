@@ -244,6 +244,8 @@ def test_what_cannot_be_followed_into_or_loaded_is_refused(bucket):
             ww.Follower(bucket, target)
     with pytest.raises(ww.InvalidArgumentError, match="names of tensors are strings"):
         ww.Follower(bucket, {1: np.zeros(3)})
+    with pytest.raises(ww.InvalidArgumentError, match="'w' is a list, not an array"):
+        ww.Follower(bucket, {"w": [1.0, 2.0]})
     for version in (-1, "1", 2**63):
         with pytest.raises(ww.InvalidArgumentError, match="version is a whole number"):
             ww.load(bucket, version=version)
