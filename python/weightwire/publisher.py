@@ -319,6 +319,7 @@ class Publisher:
         `step` is information for people, one more than the last by default. `model` replaces the one given at the
         start, for this call.
         """
+        self._refuse_in_a_fork()
         number = self._step + 1
         try:
             if step is not None:
@@ -350,6 +351,7 @@ class Publisher:
 
         What goes wrong meanwhile is tried again, and said once in the log.
         """
+        self._refuse_in_a_fork()
         deadline = _deadline(timeout)
         said = None
         while not self._core.drain(_left(deadline, _SAY_SECONDS)):
@@ -357,10 +359,15 @@ class Publisher:
 
     async def drain_async(self, timeout: float | None = None) -> None:
         """`drain` for an event loop."""
+        self._refuse_in_a_fork()
         deadline = _deadline(timeout)
         said = None
         while not await asyncio.to_thread(self._core.drain, _left(deadline, _ASYNC_SECONDS)):
             said = self._not_drained(timeout, deadline, said)
+
+    def _refuse_in_a_fork(self) -> None:
+        if self._open.is_a_fork_s:
+            raise InvalidArgumentError("a fork of the publisher's process cannot publish: it has none of its threads")
 
     def _not_drained(self, timeout: float | None, deadline: float | None, said: str | None) -> str | None:
         stats = self.stats

@@ -193,6 +193,13 @@ with ww.Publisher("bucket", weights, tokenizer=Tokenizer(), anchor_every=1) as p
     publisher.drain()
     child = os.fork()
     if child == 0:
+        for use in (publisher.publish, publisher.drain):
+            try:
+                use()
+            except ww.InvalidArgumentError as error:
+                assert "a fork" in str(error)
+            else:
+                os._exit(1)
         sys.exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     weights["w"] += 1
