@@ -47,7 +47,7 @@ class PublishLog:
         # The trainer keeps its history before it tells callbacks of it.
         if history and "weightwire/version" not in history[-1]:
             history[-1].update(added)
-        else:
+        elif history:
             history.append({"step": stats[-1].step, **added})
 
     def _take(self) -> list[TicketStats]:
