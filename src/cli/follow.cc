@@ -14,6 +14,7 @@
 #include "cli/live_line.h"
 #include "cli/load.h"
 #include "cli/missing_run.h"
+#include "cli/told.h"
 #include "cli/vllm_server.h"
 #include "follow/follower.h"
 #include "follow/mirror.h"
@@ -161,17 +162,60 @@ class Reporter {
   LiveLine line_;
 };
 
-Status RunExec(const FollowOptions& options, Follower& follower, const InterruptGuard& interrupt) {
-  const Record& record = follower.held_record()->record;
-  std::error_code ignored;
-  const std::filesystem::path directory = options.swap ? options.directory / kSwapLink : options.directory;
-  const std::map<std::string, std::string> variables = {
-      {"WEIGHTWIRE_VERSION", std::to_string(record.version)},
-      {"WEIGHTWIRE_STEP", std::to_string(record.step)},
-      {"WEIGHTWIRE_DIR", std::filesystem::absolute(directory, ignored).lexically_normal().string()}};
-  // A lease that cannot be renewed just now is tried again with everything else.
-  return RunShellCommand(*options.exec, variables, interrupt, [&follower] { static_cast<void>(follower.KeepLease()); });
-}
+// Runs the user's command for what the mirror holds.
+class CommandRunner {
+ public:
+  CommandRunner(const FollowOptions& options, FileSystem& files, Follower& follower, const Mirror& mirror,
+                Reporter& reporter, const InterruptGuard& interrupt)
+      : options_(options),
+        files_(files),
+        follower_(follower),
+        mirror_(mirror),
+        reporter_(reporter),
+        interrupt_(interrupt) {}
+
+  // To be told of each step: what is held from an earlier start is caught up on, once it is clear that nothing newer
+  // comes at once. As below otherwise.
+  Status Stepped(FollowerStep step) {
+    const bool is_last_chance = step == FollowerStep::kUpToDate;
+    if (step != FollowerStep::kApply && !is_last_chance) return Ok();
+    if (!std::exchange(catches_up_, false) || !is_last_chance) return Ok();
+    const auto held = mirror_.held();
+    if (!held.has_value() || WasTold(files_, options_.directory, *held)) return Ok();
+    return Run();
+  }
+
+  // An error when there is no use in going on; otherwise what goes wrong is said, and the next start tries again.
+  Status Run() {
+    if (!options_.exec.has_value()) return Ok();
+    const Held held = *mirror_.held();
+    Status ran = RunFor(held);
+    if (ran.ok()) ran = RememberTold(files_, options_.directory, held);
+    if (ran.ok() || options_.once) return ran;
+    reporter_.Warn(ran.error().message());
+    return Ok();
+  }
+
+ private:
+  Status RunFor(const Held& held) {
+    std::error_code ignored;
+    const std::filesystem::path directory = options_.swap ? options_.directory / kSwapLink : options_.directory;
+    const std::map<std::string, std::string> variables = {
+        {"WEIGHTWIRE_VERSION", std::to_string(held.version)},
+        {"WEIGHTWIRE_STEP", std::to_string(held.step)},
+        {"WEIGHTWIRE_DIR", std::filesystem::absolute(directory, ignored).lexically_normal().string()}};
+    // A lease that cannot be renewed just now is tried again with everything else.
+    return RunShellCommand(*options_.exec, variables, interrupt_, [this] { static_cast<void>(follower_.KeepLease()); });
+  }
+
+  const FollowOptions& options_;
+  FileSystem& files_;
+  Follower& follower_;
+  const Mirror& mirror_;
+  Reporter& reporter_;
+  const InterruptGuard& interrupt_;
+  bool catches_up_ = true;
+};
 
 // Keeps a vLLM server at what the mirror holds, whenever there is time.
 class ServerKeeper {
@@ -302,22 +346,20 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   loop.poll = options.poll;
   loop.every_version = options.every_version;
   ServerKeeper server(options, *mirror, reporter);
+  CommandRunner command(options, *world.files, follower, *mirror, reporter, interrupt);
   Status served = Ok();
   FollowLoopEvents events;
   events.stepped = [&](FollowerStep step) {
     reporter.Stepped(step);
     if (step == FollowerStep::kUpToDate) served = server.Keep();
+    if (served.ok() && options.exec.has_value()) served = command.Stepped(step);
     return served.ok() && !InterruptGuard::interrupted();
   };
   events.troubled = [&](const std::optional<Error>& error) { reporter.Troubled(error); };
   events.applied = [&]() -> Status {
     reporter.Applied();
     WW_RETURN_IF_ERROR(server.Keep());
-    if (!options.exec.has_value()) return Ok();
-    Status ran = RunExec(options, follower, interrupt);
-    if (ran.ok() || options.once) return ran;
-    reporter.Warn(ran.error().message());
-    return Ok();
+    return command.Run();
   };
   const auto end = RunFollower(follower, loop, {&sleeper, &random}, events);
   // Whatever happened: what is written is brought to the disk, and the lease given back.

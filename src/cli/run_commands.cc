@@ -129,7 +129,8 @@ Command AddFollow(CLI::App& app, FollowOptions& options, const World& world) {
             "hold exactly this version, going back to it if need be, and stay there")
       ->type_name("VERSION");
   sub.add_option("--exec", options.exec,
-                 "run this command after each update; the mirror stands still until it ends. It finds "
+                 "run this command after each update; the mirror stands still until it ends. If it fails, or we are "
+                 "killed before, the next start runs it again. It finds "
                  "WEIGHTWIRE_VERSION, WEIGHTWIRE_STEP and WEIGHTWIRE_DIR in its environment")
       ->type_name("CMD");
   sub.add_option(

@@ -382,8 +382,8 @@ std::optional<ChangeNote> MirrorInPlace::ReadUndo() {
 
 // Removes what is of no use any more.
 Status MirrorInPlace::Tidy() {
-  std::set<std::string> kept = {std::string(kStateFile), std::string(kFollowerLock), std::string(kContentLock),
-                                std::string(kMirrorFilesFile), std::string(kFollowerIdFile)};
+  std::set<std::string> kept = {std::string(kStateFile),       std::string(kFollowerLock),   std::string(kContentLock),
+                                std::string(kMirrorFilesFile), std::string(kFollowerIdFile), std::string(kToldFile)};
   if (undo_.has_value() || state_.unsynced.has_value()) kept.emplace(kJournalFile);
   if (state_.held.has_value()) {
     kept.insert(LayoutFile(state_.held->layout));

@@ -66,6 +66,8 @@ inline constexpr std::string_view kMirrorFilesFile = "files.json";
 inline constexpr std::string_view kSwapMark = "swap";
 // Whoever follows keeps its id here, which names its lease; the mirror only leaves it alone.
 inline constexpr std::string_view kFollowerIdFile = "follower.id";
+// And here which version its user was told of last (cli/told.h).
+inline constexpr std::string_view kToldFile = "told";
 
 // Held by the one follower that keeps the mirror in that directory; kUnavailable while another does.
 Result<std::unique_ptr<FileLock>> LockFollower(FileSystem& files, const FileSystem::Path& directory);

@@ -394,6 +394,21 @@ def test_exec_runs_after_each_update(run, tmp_path):
     same_checkpoint(tmp_path / "mirror", tmp_path / "4")
 
 
+@pytest.mark.parametrize("how", [[], ["--swap"]])
+def test_exec_is_run_at_the_next_start_if_it_did_not_end_well(run, tmp_path, how):
+    said = tmp_path / "said"
+    follow = ("follow", run, tmp_path / "mirror", "--once", *how)
+    refused(IO, "ended with status 7", *follow, "--exec", "exit 7")
+    for _ in range(2):
+        succeed(*follow, "--exec", f"echo $WEIGHTWIRE_VERSION $WEIGHTWIRE_STEP >>{said}")
+    assert said.read_text() == "3 30\n"
+    write_sharded(tmp_path / "4", chain(5)[4])
+    succeed("publish", run, tmp_path / "4", "--step", 40)
+    succeed(*follow)  # nobody is told
+    succeed(*follow, "--exec", f"echo $WEIGHTWIRE_VERSION $WEIGHTWIRE_STEP >>{said}")
+    assert said.read_text() == "3 30\n4 40\n"
+
+
 def test_a_signal_is_passed_on_to_the_command(run, tmp_path):
     command = 'sleep 1000 & trap "kill $!; echo told > $WEIGHTWIRE_DIR/../told; exit 1" TERM; echo began; wait'
     process = start("follow", run, tmp_path / "mirror", "--exec", command)
