@@ -41,14 +41,14 @@ Result<KnownRecord> VersionOf(const Run& run, const Checkpoint& checkpoint, cons
                                                  run.store().Name(), ToHex(state)));
 }
 
-Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Checkpoint& checkpoint, FileSystem& files,
-                          const Machine& machine, const InterruptGuard& interrupt) {
+Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Checkpoint& checkpoint, bool carry_code,
+                          FileSystem& files, const Machine& machine, const InterruptGuard& interrupt) {
   WW_TRY(const Layout layout, run.ReadLayout(version.record.layout));
   WW_TRY(Checkpoint view, checkpoint.ViewAs(layout));
   AnchorOptions options;
   options.file_system = &files;
   if (!checkpoint.directory().empty()) {
-    WW_TRY(CarriedFiles carried, FindCarriedFiles(files, checkpoint.directory()));
+    WW_TRY(CarriedFiles carried, FindCarriedFiles(files, checkpoint.directory(), carry_code));
     options.carried = std::move(carried.files);
     for (const std::string& sentence : carried.left_out) fmt::print(stderr, "weightwire: {}\n", sentence);
   }
@@ -96,7 +96,8 @@ Status RunAnchor(const AnchorCommandOptions& options, const World& world) {
       const auto folder = std::filesystem::temp_directory_path(error);
       if (error) return SystemError("find", "the directory for temporary files", error.value());
       fetched.emplace(*world.files, TemporarySibling(folder / "weightwire-anchor"));
-      WW_RETURN_IF_ERROR(CheckOut(run, *version, fetched->path(), false, machine, interrupt, *world.files));
+      WW_RETURN_IF_ERROR(
+          CheckOut(run, *version, fetched->path(), options.carry_code, machine, interrupt, *world.files));
       directory = fetched->path();
     }
     WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(directory));
@@ -107,7 +108,7 @@ Status RunAnchor(const AnchorCommandOptions& options, const World& world) {
                                                        version->record.version, *address.version));
       }
     }
-    WW_TRY(anchor, Write(run, *version, checkpoint, *world.files, machine, interrupt));
+    WW_TRY(anchor, Write(run, *version, checkpoint, options.carry_code, *world.files, machine, interrupt));
   }
   const AnchorManifest& manifest = anchor->manifest;
   if (options.json) {

@@ -14,6 +14,7 @@ struct AnchorCommandOptions {
   std::string run;
   // A directory that holds the version: a mirror, or any checkpoint of it. None: it is fetched first.
   std::optional<std::filesystem::path> from;
+  bool carry_code = false;  // what could run as code too
   std::size_t threads = 0;
   bool json = false;
 };

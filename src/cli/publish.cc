@@ -165,6 +165,7 @@ Status RunPublish(const PublishOptions& options, const World& world) {
   publisher_options.pipeline.anchor_percent = options.anchor_percent;
   publisher_options.state_directory = state_directory;
   publisher_options.base_in_file = true;
+  publisher_options.carry_code = options.carry_code;
   publisher_options.drop_lost_versions = options.drop_lost_versions;
   if (!checkpoint.directory().empty()) publisher_options.carried_directory = checkpoint.directory();
   PublisherTools tools;

@@ -21,6 +21,7 @@ struct PublishOptions {
   std::uint64_t anchor_every = 100;
   std::uint64_t anchor_percent = 100;
   bool single_writer = false;       // if the run has to be made
+  bool carry_code = false;          // into anchors, what could run as code too
   bool drop_lost_versions = false;  // what is spooled and another publisher has taken the place of
   // How long to go on when the store cannot be reached.
   std::chrono::seconds patience{600};

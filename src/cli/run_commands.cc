@@ -14,6 +14,13 @@ CLI::Option* AddRun(CLI::App& app, std::string& run, const std::string& text) {
   return app.add_option("RUN", run, text)->type_name("RUN")->required();
 }
 
+// Of those that write anchors; readers have to ask for it too.
+void AddCarryCode(CLI::App& app, bool& carry_code) {
+  app.add_flag("--carry-code", carry_code,
+               "put files into anchors that can run as code when loaded (.py, pickles); readers still have to ask for "
+               "them");
+}
+
 // "15m" and the like.
 template <typename Duration>
 CLI::Option* AddDuration(CLI::App& app, const std::string& name, Duration& duration, const std::string& text) {
@@ -61,6 +68,7 @@ Command AddPublish(CLI::App& app, PublishOptions& options, const World& world) {
   AddDuration(sub, "--patience", options.patience,
               "how long to try again while the store cannot be reached (10m unless given)");
   sub.add_flag("--single-writer", options.single_writer, "as for 'init', if the run has to be made");
+  AddCarryCode(sub, options.carry_code);
   sub.add_flag("--drop-lost", options.drop_lost_versions,
                "drop versions that wait to be sent but whose place another publisher has taken");
   AddThreads(sub, options.threads);
@@ -187,6 +195,7 @@ Command AddAnchor(CLI::App& app, AnchorCommandOptions& options, const World& wor
       ->required();
   AddPath(sub, "--from", options.from,
           "a directory that holds a version, such as a mirror; otherwise the version is fetched first");
+  AddCarryCode(sub, options.carry_code);
   AddThreads(sub, options.threads);
   AddJson(sub, options.json);
   sub.footer(

@@ -30,7 +30,7 @@ bool IsOurs(std::string_view name) {
 
 class CarriedFinder {
  public:
-  explicit CarriedFinder(FileSystem& files) : files_(files) {}
+  CarriedFinder(FileSystem& files, bool carry_code) : files_(files), carry_code_(carry_code) {}
 
   Status Find(const FileSystem::Path& directory, const std::string& prefix, int depth) {
     if (depth > kMaxDirectoryDepth) {
@@ -55,7 +55,7 @@ class CarriedFinder {
     // A link to a file is followed (a Hugging Face cache is made of them); other links are passed over.
     if (info->kind == FileKind::kLink && !files_.Map(path).ok()) return Ok();
     if (!CheckFileName(name).ok()) return LeaveOut(name, "its name cannot be carried");
-    if (MayBeCode(name)) return LeaveOut(name, "it could run as code");
+    if (MayBeCode(name) && !carry_code_) return LeaveOut(name, "it could run as code");
     if (found_.files.size() == kMaxAnchorFiles / 2) {
       return Error(ErrorCode::kLimit, fmt::format("more than {} files beside the weights", kMaxAnchorFiles / 2));
     }
@@ -71,13 +71,14 @@ class CarriedFinder {
   }
 
   FileSystem& files_;
+  const bool carry_code_;
   CarriedFiles found_;
 };
 
 }  // namespace
 
-Result<CarriedFiles> FindCarriedFiles(FileSystem& files, const FileSystem::Path& directory) {
-  CarriedFinder finder(files);
+Result<CarriedFiles> FindCarriedFiles(FileSystem& files, const FileSystem::Path& directory, bool carry_code) {
+  CarriedFinder finder(files, carry_code);
   WW_RETURN_IF_ERROR(finder.Find(directory, "", 0));
   return finder.Take();
 }

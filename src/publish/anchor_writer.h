@@ -37,8 +37,9 @@ struct CarriedFiles {
   std::vector<std::string> left_out;  // one sentence for each file that does not go along although it might be missed
 };
 
-// The files beside the weights in a checkpoint directory. Code and files whose names cannot be carried are left out.
-Result<CarriedFiles> FindCarriedFiles(FileSystem& files, const FileSystem::Path& directory);
+// The files beside the weights in a checkpoint directory. Files whose names cannot be carried are left out, and so is
+// what could run as code when loaded, unless `carry_code`.
+Result<CarriedFiles> FindCarriedFiles(FileSystem& files, const FileSystem::Path& directory, bool carry_code);
 
 // What anchor.json says of the version, as its record does or will.
 struct AnchorSubject {

@@ -49,7 +49,7 @@ Status Publisher::Start() {
   if (options_.state_directory.has_value()) WW_RETURN_IF_ERROR(LockStateDirectory());
   WW_RETURN_IF_ERROR(CheckOneWins(run, *tools_.random));
   if (options_.carried_directory.has_value()) {
-    WW_TRY(CarriedFiles carried, FindCarriedFiles(*tools_.files, *options_.carried_directory));
+    WW_TRY(CarriedFiles carried, FindCarriedFiles(*tools_.files, *options_.carried_directory, options_.carry_code));
     carried_ = std::move(carried.files);
     warnings_ = std::move(carried.left_out);
   }

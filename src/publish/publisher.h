@@ -46,6 +46,7 @@ struct PublisherOptions {
   bool drop_lost_versions = false;
   // Configuration and tokenizer files for anchors are taken from here.
   std::optional<FileSystem::Path> carried_directory;
+  bool carry_code = false;  // files there that could run as code too
   CheckpointOptions anchor_files;
   // A base that is lost is rebuilt from the bucket. Otherwise the next version is a rebase.
   bool rebuild = true;

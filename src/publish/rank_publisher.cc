@@ -66,7 +66,7 @@ Status RankPublisher::Start(std::string_view start) {
     committer.anchors.files = options_.anchor_files;
     committer.anchors.file_system = tools_.files;
     if (options_.carried_directory.has_value()) {
-      WW_TRY(CarriedFiles carried, FindCarriedFiles(*tools_.files, *options_.carried_directory));
+      WW_TRY(CarriedFiles carried, FindCarriedFiles(*tools_.files, *options_.carried_directory, options_.carry_code));
       committer.anchors.carried = std::move(carried.files);
       warnings_ = std::move(carried.left_out);
     }

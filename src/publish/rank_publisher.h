@@ -45,6 +45,7 @@ struct RankOptions {
   std::uint64_t anchor_percent = 100;
   // Of rank 0: as PublisherOptions'.
   std::optional<FileSystem::Path> carried_directory;
+  bool carry_code = false;
   CheckpointOptions anchor_files;
   // A base that is lost is rebuilt from the bucket. Otherwise the next version is a rebase.
   bool rebuild = true;

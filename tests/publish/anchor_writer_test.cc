@@ -131,13 +131,17 @@ TEST_F(AnchorWriterTest, CarriesConfigurationAndTokenizerButNoCode) {
   std::filesystem::create_symlink("config.json", directory / "linked.json");
   std::filesystem::create_symlink("/nowhere", directory / "dangling.json");
 
-  const auto carried = FindCarriedFiles(files, directory.path());
+  const auto carried = FindCarriedFiles(files, directory.path(), /*carry_code=*/false);
   ASSERT_TRUE(carried.ok()) << carried.error().message();
   std::vector<std::string> names;
   for (const CarriedFile& file : carried.value().files) names.push_back(file.name);
   EXPECT_EQ(names, (std::vector<std::string>{"config.json", "linked.json", "sub/more.txt", "tokenizer.json"}));
   // What might be missed is named.
   EXPECT_EQ(carried.value().left_out.size(), 5u);
+  const auto with_code = FindCarriedFiles(files, directory.path(), /*carry_code=*/true);
+  ASSERT_TRUE(with_code.ok()) << with_code.error().message();
+  EXPECT_EQ(with_code.value().files.size(), names.size() + 3);
+  EXPECT_EQ(with_code.value().left_out.size(), 2u);
 
   const Model model = SmallModel(1);
   const AnchorSubject subject = SubjectOf(model);

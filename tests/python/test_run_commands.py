@@ -629,6 +629,26 @@ def test_anchors_written_by_others(run, tmp_path):
     refused(MISMATCH, "no version of the run", "anchor", run, "--from", tmp_path / "4", untouched=run)
 
 
+def test_code_is_carried_if_both_sides_ask(tmp_path):
+    for number, state in enumerate(chain(2)):
+        write_sharded(tmp_path / f"{number}", state)
+        (tmp_path / f"{number}/modeling.py").write_text("print('hello')\n")
+    publish = ("publish", tmp_path / "bucket", tmp_path / "0", "--carry-code")
+    result = weightwire(*publish)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "modeling.py is left out" in weightwire("publish", tmp_path / "bucket", tmp_path / "1").stderr
+    succeed("checkout", tmp_path / "bucket", tmp_path / "without")
+    assert not (tmp_path / "without/modeling.py").exists()
+    succeed("checkout", tmp_path / "bucket", tmp_path / "with", "--carry-code")
+    same_checkpoint(tmp_path / "with", tmp_path / "1")
+    # And on, by whoever writes an anchor of a later version, from a copy or from the bucket.
+    succeed("anchor", tmp_path / "bucket", "--carry-code", "--from", tmp_path / "with")
+    succeed("anchor", tmp_path / "bucket", "--carry-code")
+    succeed("anchor", tmp_path / "bucket")
+    folders = list((tmp_path / f"bucket/anchors/{1:020}").iterdir())
+    assert sorted((folder / "modeling.py").exists() for folder in folders) == [False, True, True]
+
+
 def test_verify_finds_damage(run):
     report = succeed_json("verify", run)
     assert report["records"] == 4 and report["states"] == 4 and report["damage"] == []
