@@ -537,6 +537,21 @@ TEST_F(FollowerTest, ATensorThatComesOrGoesIsFollowedAndTakenBack) {
   ExpectHolds(0);
 }
 
+TEST_F(FollowerTest, ALeaseThatCannotBeGivenBackDoesNotSpoilARebuild) {
+  maker_.Publish();
+  bool refused = false;
+  store_.fail = [&](std::string_view call, std::string_view) -> std::optional<Error> {
+    if (call != "remove") return std::nullopt;
+    refused = true;
+    return Error(ErrorCode::kRefused, "nothing may be removed");
+  };
+  const Status status = Rebuild(Run::Open(store_).value(), 0, target_, NewId(maker_.random()), {.name = "test"},
+                                {&clock_, &maker_.kernels(), &maker_.pool()});
+  EXPECT_TRUE(status.ok()) << status.error().message();
+  EXPECT_TRUE(refused);
+  ExpectHolds(0);
+}
+
 TEST_F(FollowerTest, AnyVersionCanBeRebuilt) {
   for (int i = 0; i < 12; ++i) maker_.Publish(i == 5);
   maker_.AddAnchor(8);

@@ -442,6 +442,17 @@ def test_checkout_of_any_version(run, tmp_path):
     assert succeed_json("leases", run)["leases"] == []
 
 
+def test_one_process_makes_a_directory(run, tmp_path):
+    import fcntl
+
+    (tmp_path / ".out.weightwire").mkdir()
+    with open(tmp_path / ".out.weightwire/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused(11, "another process is making", "checkout", run, tmp_path / "out", untouched=tmp_path)
+    succeed("checkout", run, tmp_path / "out")
+    same_checkpoint(tmp_path / "out", tmp_path / "3")
+
+
 # --- what can be wrong ---
 
 
@@ -754,6 +765,20 @@ def test_a_follower_that_swaps_leaves_the_link_at_a_whole_version_wherever_it_is
         succeed(*follow)
         same_checkpoint(work / "mirror/current", tmp_path / "2")
     assert seen[0] == old and seen[-1] == new
+
+
+def test_a_checkout_killed_anywhere_can_be_repeated(tmp_path):
+    template, work = tmp_path / "template", tmp_path / "work"
+    template.mkdir()
+    for number, state in enumerate(chain(2, size=1_000)):
+        write_sharded(tmp_path / f"{number}", state)
+        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state", tmp_path / "state")
+    checkout = ("checkout", work / "bucket", work / "out")
+    for _ in each_death(template, work, *checkout):
+        if not (work / "out").exists():
+            succeed(*checkout)
+            assert not list(work.glob(".*"))
+        same_checkpoint(work / "out", tmp_path / "1")
 
 
 @pytest.mark.parametrize("held", [None, 1])
