@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -257,6 +258,9 @@ Status CheckOptions(const FollowOptions& options) {
   if (options.until.has_value() && options.stand_still.has_value()) {
     return Error(ErrorCode::kInvalidArgument, "give either --until or --stand-still, not both");
   }
+  if (options.timeout.has_value() && !options.until.has_value()) {
+    return Error(ErrorCode::kInvalidArgument, "--timeout goes with --until");
+  }
   if (options.swap && options.adopt) {
     return Error(ErrorCode::kInvalidArgument,
                  "give either --swap or --adopt: with --swap every version gets a copy of its own");
@@ -267,6 +271,33 @@ Status CheckOptions(const FollowOptions& options) {
 Result<std::unique_ptr<Mirror>> OpenInPlace(FileSystem& files, const std::filesystem::path& directory,
                                             const MirrorOptions& options, const Kernels& kernels, ThreadPool& pool) {
   return OpenMirror(files, directory, options, kernels, pool);
+}
+
+// Waits as another sleeper does, but no longer than until a deadline; if there is none, as long as it is told.
+class DeadlineSleeper final : public Sleeper {
+ public:
+  DeadlineSleeper(Sleeper& sleeper, const Clock& clock, std::optional<std::chrono::nanoseconds> from_now)
+      : sleeper_(sleeper), clock_(clock) {
+    if (from_now.has_value()) deadline_ = clock.Monotonic() + *from_now;
+  }
+  [[nodiscard]] bool IsOver() const { return deadline_.has_value() && clock_.Monotonic() >= *deadline_; }
+  [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override {
+    if (!deadline_.has_value()) return sleeper_.SleepFor(duration);
+    const auto left = std::max(*deadline_ - clock_.Monotonic(), std::chrono::nanoseconds(0));
+    return sleeper_.SleepFor(std::min(duration, left)) && !IsOver();
+  }
+
+ private:
+  Sleeper& sleeper_;
+  const Clock& clock_;
+  std::optional<std::chrono::nanoseconds> deadline_;
+};
+
+// The version that was waited for did not come.
+Error TooLate(const FollowOptions& options, const std::optional<Held>& held) {
+  return {ErrorCode::kUnavailable,
+          fmt::format("version {} did not come in time; {} holds {}", *options.until, options.directory.string(),
+                      held.has_value() ? fmt::format("version {}", held->version) : std::string("no version yet"))};
 }
 
 // Asked for by number, and not there.
@@ -311,7 +342,9 @@ Status RunFollow(const FollowOptions& options, const World& world) {
     if (!there.ok()) return there.error();
   }
   const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
-  InterruptSleeper sleeper;
+  SystemClock clock;
+  InterruptSleeper patient;
+  DeadlineSleeper sleeper(patient, clock, options.timeout);
   MirrorOptions mirror_options;
   mirror_options.adopt = options.adopt;
   mirror_options.check = options.check;
@@ -320,6 +353,7 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   WW_TRY(const auto mirror, open(*world.files, options.directory, mirror_options, *machine.kernels, *machine.pool));
   WW_TRY(const std::optional<Run> found, RunToFollow(options, *store, *mirror, sleeper));
   if (!found.has_value()) {
+    if (!InterruptGuard::interrupted()) return TooLate(options, mirror->held());
     PrintEnd(options, FollowEnd::kStopped, FollowerStatus());
     return Ok();
   }
@@ -328,7 +362,6 @@ Status RunFollow(const FollowOptions& options, const World& world) {
     WW_RETURN_IF_ERROR(AdoptByDigest(run, *mirror));
   }
   SystemRandom random;
-  SystemClock clock;
   WW_TRY(const Id id, FollowerIdOf(*world.files, options.directory, random));
   FollowerOptions follower_options;
   follower_options.name = options.name.value_or(DefaultFollowerName(options.directory));
@@ -353,7 +386,9 @@ Status RunFollow(const FollowOptions& options, const World& world) {
     reporter.Stepped(step);
     if (step == FollowerStep::kUpToDate) served = server.Keep();
     if (served.ok() && options.exec.has_value()) served = command.Stepped(step);
-    return served.ok() && !InterruptGuard::interrupted();
+    const bool is_too_late =
+        sleeper.IsOver() && (!mirror->held().has_value() || mirror->held()->version < *options.until);
+    return served.ok() && !InterruptGuard::interrupted() && !is_too_late;
   };
   events.troubled = [&](const std::optional<Error>& error) { reporter.Troubled(error); };
   events.applied = [&]() -> Status {
@@ -368,6 +403,7 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   if (!end.ok()) return end.error();
   if (!served.ok()) return served.error();
   if (!settled.ok()) return settled.error();
+  if (end.value() == FollowEnd::kStopped && !InterruptGuard::interrupted()) return TooLate(options, mirror->held());
   if (!left.ok()) reporter.Warn(left.error().message() + "; the lease stays until it expires");
   if (end.value() == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower.status(), run));
   reporter.Ended(end.value());

@@ -18,6 +18,7 @@ struct FollowOptions {
   std::filesystem::path directory;
   bool once = false;
   std::optional<Version> until;
+  std::optional<std::chrono::milliseconds> timeout;  // for `until`
   std::optional<Version> stand_still;
   std::optional<std::string> exec;  // after each update
   std::optional<std::string> vllm;  // the URL of a server that is brought along

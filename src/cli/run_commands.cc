@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <type_traits>
 
 #include "cli/durations.h"
 #include "log/limits.h"
@@ -21,7 +23,7 @@ void AddCarryCode(CLI::App& app, bool& carry_code) {
                "them");
 }
 
-// "15m" and the like.
+// "15m" and the like, into a duration or an optional one.
 template <typename Duration>
 CLI::Option* AddDuration(CLI::App& app, const std::string& name, Duration& duration, const std::string& text) {
   return app
@@ -30,7 +32,11 @@ CLI::Option* AddDuration(CLI::App& app, const std::string& name, Duration& durat
           [&duration, name](const std::string& given) {
             const auto parsed = ParseDuration(given);
             if (!parsed.ok()) throw CLI::ValidationError(name, parsed.error().message());
-            duration = std::chrono::ceil<Duration>(parsed.value());
+            if constexpr (std::is_same_v<Duration, std::optional<std::chrono::milliseconds>>) {
+              duration = parsed.value();
+            } else {
+              duration = std::chrono::ceil<Duration>(parsed.value());
+            }
           },
           text)
       ->type_name("TIME");
@@ -133,6 +139,7 @@ Command AddFollow(CLI::App& app, FollowOptions& options, const World& world) {
   AddPath(sub, "DIR", options.directory, "the mirror: a Hugging Face directory; made if there is none")->required();
   sub.add_flag("--once", options.once, "bring it to the newest version, and end");
   AddNumber(sub, "--until", options.until, "go no further than this version, and end there")->type_name("VERSION");
+  AddDuration(sub, "--timeout", options.timeout, "with --until: give up after so long, with an error");
   AddNumber(sub, "--stand-still", options.stand_still,
             "hold exactly this version, going back to it if need be, and stay there")
       ->type_name("VERSION");

@@ -336,6 +336,19 @@ def test_follow_goes_along_until_a_version(run, tmp_path):
     assert events[-2]["state"] == succeed_json("digest", tmp_path / "6")["state"]
 
 
+def test_a_version_that_does_not_come_in_time(run, tmp_path):
+    until = ("--until", 4, "--timeout", "0")
+    refused(11, ["version 4 did not", "no version yet"], "follow", run, tmp_path / "none", *until)
+    nowhere = (tmp_path / "nowhere", tmp_path / "mirror", "--no-lease", "--until", 4, "--timeout", "10ms")
+    result = weightwire("follow", *nowhere)
+    assert result.returncode == 11 and "version 4 did not" in result.stderr
+    in_time = ("--until", 3, "--timeout", "10m", "--poll", "10ms")
+    succeed("follow", run, tmp_path / "mirror", *in_time)
+    refused(11, ["version 4 did not", "holds version 3"], "follow", run, tmp_path / "mirror", *until)
+    refused(INVALID_ARGUMENT, "--until", "follow", run, tmp_path / "mirror", "--timeout", "1s")
+    assert succeed_json("leases", run)["leases"] == []
+
+
 @pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_follow_cleanly(run, tmp_path, with_signal):
     process = start("follow", run, tmp_path / "mirror", "--poll", "600s", "--name", "the one")
