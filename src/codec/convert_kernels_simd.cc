@@ -38,27 +38,20 @@ HWY_INLINE Words Rounded(Words bits, int dropped) {
   return hn::Add(hn::Add(bits, hn::Set(kWords, (1u << (dropped - 1)) - 1)), odd);
 }
 
+#include "codec/bf16_of_floats-inl.h"
+
 // How far ahead memory is asked for, into the second cache: a few thousand elements are converted at a time, too few
 // for the processor to find out by itself that more will follow.
 constexpr std::size_t kPrefetchBytes = 16384;
 
-// Words whose upper half is the BF16 of the float.
-HWY_INLINE Words InUpperHalf(Words bits) {
-  const auto is_odd = hn::TestBit(bits, hn::Set(kWords, 1u << 16));
-  const Words rounded = hn::Add(bits, hn::IfThenElse(is_odd, hn::Set(kWords, 0x8000), hn::Set(kWords, 0x7fff)));
-  const auto is_nan = hn::RebindMask(kWords, hn::IsNaN(hn::BitCast(kFloats, bits)));
-  return hn::IfThenElse(is_nan, hn::Set(kWords, ~0u), rounded);
-}
-
 void FloatsToBf16(const std::uint8_t* floats, std::size_t count, std::uint8_t* out) {
-  const hn::Repartition<std::uint16_t, hn::ScalableTag<std::uint32_t>> shorts;
   std::size_t i = 0;
-  for (; i + 2 * kStep <= count; i += 2 * kStep) {
-    const std::uint8_t* const ahead = floats + i * sizeof(float) + kPrefetchBytes;
-    for (std::size_t line = 0; line < 2 * kStep * sizeof(float); line += 64) __builtin_prefetch(ahead + line, 0, 2);
-    const auto low = hn::BitCast(shorts, InUpperHalf(LoadWords(floats, i)));
-    const auto high = hn::BitCast(shorts, InUpperHalf(LoadWords(floats, i + kStep)));
-    hn::StoreU(hn::ConcatOdd(shorts, high, low), shorts, reinterpret_cast<std::uint16_t*>(out) + i);
+  for (; i + kBf16Step <= count; i += kBf16Step) {
+    const std::uint8_t* const at = floats + i * sizeof(float);
+    for (std::size_t line = 0; line < kBf16Step * sizeof(float); line += 64) {
+      __builtin_prefetch(at + kPrefetchBytes + line, 0, 2);
+    }
+    StoreBf16OfFloats(at, out + i * sizeof(std::uint16_t));
   }
   for (; i < count; ++i) StoreUnit(out, i, ToBf16(LoadUnit<std::uint32_t>(floats, i)));
 }

@@ -140,6 +140,14 @@ class FloatsAsBf16 final : public HostReader {
   FloatsAsBf16(StridedTensor tensor, const Kernels& kernels)
       : HostReader(std::move(tensor), DType::kBF16), kernels_(*kernels.convert) {}
 
+  [[nodiscard]] const std::uint8_t* FloatsOf(std::uint64_t first, std::uint64_t count) const override {
+    const std::uint8_t* floats = nullptr;
+    elements().ForEachRun(first, count, [&](const std::uint8_t* from, std::uint64_t size, std::int64_t stride) {
+      if (size == count && stride == 1) floats = from;
+    });
+    return floats;
+  }
+
   void Make(std::uint64_t first, std::uint32_t count, std::uint8_t* out) const override {
     elements().ForEachRun(first, count, [&](const std::uint8_t* from, std::uint64_t size, std::int64_t stride) {
       if (stride == 1) {

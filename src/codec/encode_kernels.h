@@ -22,6 +22,10 @@ struct ScanChunk {
   std::uint32_t first_unit = 0;  // its place in the tile, a multiple of kTimeBlock
   std::uint32_t count = 0;       // at most kChunkUnits; a multiple of kTimeBlock, but for the tile's last chunk
   std::uint64_t time = 0;        // the sum of the rates of the tile's units before it
+  // If set, the new units are the BF16 of these F32, and scan makes them on the way: it fills `made`, which new_units
+  // points to. Memory is then read at the pace of the comparison, without a pass of its own.
+  const std::uint8_t* floats = nullptr;
+  std::uint8_t* made = nullptr;
 };
 
 // What scan writes: changed units in ascending order, each array with room for kScanRoom more than are there.

@@ -1,4 +1,5 @@
 // The encoder's scalar kernels: plain C++, the definition the others are compared with.
+#include "codec/convert_scalar.h"
 #include "codec/encode_kernels.h"
 #include "codec/kernels.h"
 #include "codec/sparse_events.h"
@@ -35,6 +36,9 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
 
 ScanResult Scan(const ScanChunk& chunk, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,
                 const FoundChanges& found) {
+  for (std::uint32_t i = 0; chunk.floats != nullptr && i < chunk.count; ++i) {
+    StoreUnit(chunk.made, i, ToBf16(LoadUnit<std::uint32_t>(chunk.floats, i)));
+  }
   return WithUnit(unit_bytes, [&]<typename Unit>() { return ScanUnits<Unit>(chunk, tables, times, found); });
 }
 

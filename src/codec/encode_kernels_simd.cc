@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "base/bytes.h"
+#include "codec/convert_scalar.h"
 #include "codec/encode_kernels.h"
 #include "codec/kernels.h"
 #include "codec/sparse_events.h"
@@ -30,6 +31,7 @@ namespace {
 #include "codec/simd_common-inl.h"
 #include "codec/vectors-inl.h"
 // One idea each.
+#include "codec/bf16_of_floats-inl.h"
 #include "codec/make_events-inl.h"
 #include "codec/push_events-inl.h"
 #include "codec/scan-inl.h"

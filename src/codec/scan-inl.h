@@ -24,13 +24,50 @@ HWY_INLINE std::uint16_t* AppendPlaces(std::uint64_t mask, std::uint32_t i, std:
 // cache only; the first would lose what is in use.
 constexpr std::size_t kPrefetchBytes = 12288;
 
-// A line of each in turn: one after the other takes half as long again.
+// A line of each in turn: one after the other takes half as long again. `kRatio` lines of the second to one of the
+// first.
+template <std::size_t kRatio>
 HWY_INLINE void PrefetchBoth(const std::uint8_t* a, const std::uint8_t* b, std::size_t bytes) {
-  for (std::size_t line = kPrefetchBytes; line < kPrefetchBytes + bytes; line += 64) {
-    __builtin_prefetch(a + line, 0, 2);
-    __builtin_prefetch(b + line, 0, 2);
+  for (std::size_t line = 0; line < bytes; line += 64) {
+    __builtin_prefetch(a + kPrefetchBytes + line, 0, 2);
+    for (std::size_t k = 0; k < kRatio; ++k) {
+      __builtin_prefetch(b + kRatio * (kPrefetchBytes + line) + 64 * k, 0, 2);
+    }
   }
 }
+
+// Where the new units of a chunk come from: they are there,
+class UnitsThere {
+ public:
+  HWY_INLINE explicit UnitsThere(const ScanChunk& chunk) : new_units_(chunk.new_units) {}
+  template <typename Unit>
+  HWY_INLINE void Next(const std::uint8_t* old_at, std::uint32_t i, std::uint32_t count) const {
+    PrefetchBoth<1>(old_at, new_units_ + i * sizeof(Unit), count * sizeof(Unit));
+  }
+  HWY_INLINE void Last(std::uint32_t /*i*/) const {}
+
+ private:
+  const std::uint8_t* new_units_;
+};
+
+// or they are made of floats, those that are compared next.
+class UnitsMade {
+ public:
+  HWY_INLINE explicit UnitsMade(const ScanChunk& chunk) : floats_(chunk.floats), made_(chunk.made) {}
+  template <typename Unit>
+  HWY_INLINE void Next(const std::uint8_t* old_at, std::uint32_t i, std::uint32_t count) const {
+    static_assert(sizeof(Unit) == 2);
+    PrefetchBoth<2>(old_at, floats_ + i * sizeof(float), count * sizeof(Unit));
+    for (std::uint32_t j = i; j < i + count; j += kBf16Step) {
+      StoreBf16OfFloats(floats_ + j * sizeof(float), made_ + j * sizeof(Unit));
+    }
+  }
+  HWY_INLINE void Last(std::uint32_t i) const { StoreUnit(made_, i, ToBf16(LoadUnit<std::uint32_t>(floats_, i))); }
+
+ private:
+  const std::uint8_t* floats_;
+  std::uint8_t* made_;
+};
 
 // The positions and bits of the changes, which are at these places.
 template <typename Unit>
@@ -50,17 +87,19 @@ HWY_INLINE void TakeUnits(const ScanChunk& chunk, const std::uint16_t* HWY_RESTR
   }
 }
 
-template <typename Unit>
+template <typename Unit, typename NewUnits>
 ScanResult ScanUniform(const ScanChunk& chunk, const ExpandedTables& tables, const FoundChanges& found) {
   std::array<std::uint16_t, kChunkUnits + kScanRoom> places;
   std::uint16_t* end = places.data();
+  const NewUnits next_units(chunk);
   std::uint32_t i = 0;
   for (; i + 64 <= chunk.count; i += 64) {
     const std::size_t at = i * sizeof(Unit);
-    PrefetchBoth(chunk.old_units + at, chunk.new_units + at, 64 * sizeof(Unit));
+    next_units.template Next<Unit>(chunk.old_units + at, i, 64);
     end = AppendPlaces(ChangedMask<Unit>(chunk.old_units + at, chunk.new_units + at), i, end);
   }
   for (; i < chunk.count; ++i) {
+    next_units.Last(i);
     *end = static_cast<std::uint16_t>(i);
     end += LoadUnit<Unit>(chunk.old_units, i) != LoadUnit<Unit>(chunk.new_units, i);
   }
@@ -101,7 +140,7 @@ class ChunkTotal {
   Longs long_sum_;
 };
 
-template <typename Unit, bool kShort>
+template <typename Unit, bool kShort, typename NewUnits>
 ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::uint32_t* tile_times,
                      const FoundChanges& found) {
   constexpr std::uint32_t kAtOnce = std::max<std::uint32_t>(64, kSumUnits);
@@ -122,11 +161,12 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
   times[0] = start;
   Words time = hn::Set(kWords, start);
   ChunkTotal total;
+  const NewUnits next_units(chunk);
   std::uint32_t i = 0;
   for (; i + kAtOnce <= count; i += kAtOnce) {
     const std::uint8_t* const old_at = old_units + i * sizeof(Unit);
     const std::uint8_t* const new_at = new_units + i * sizeof(Unit);
-    PrefetchBoth(old_at, new_at, kAtOnce * sizeof(Unit));
+    next_units.template Next<Unit>(old_at, i, kAtOnce);
     for (std::uint32_t j = 0; j < kAtOnce; j += kSumUnits) {
       const auto first_classes = rate_sums.Classes(old_at + j * sizeof(Unit));
       const auto second_classes = rate_sums.Classes(old_at + (j + kClassStep) * sizeof(Unit));
@@ -145,6 +185,7 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
   ScanResult result{0, chunk.time};
   result.time += total.Sum();
   for (; i < count; ++i) {
+    next_units.Last(i);
     const Unit unit = LoadUnit<Unit>(old_units, i);
     const std::uint8_t unit_class = tables.class_of_field[static_cast<std::uint32_t>(unit >> shift) & mask];
     classes[rate_sums.Begin(i / kTimeBlock) + i % kTimeBlock] = rate_sums.ByteOf(unit_class);
@@ -180,13 +221,18 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
   return result;
 }
 
+template <typename Unit, typename NewUnits>
+ScanResult ScanWith(const ScanChunk& chunk, const ExpandedTables& tables, std::uint32_t* times,
+                    const FoundChanges& found) {
+  if (tables.uniform) return ScanUniform<Unit, NewUnits>(chunk, tables, found);
+  if constexpr (kHasShortWay && sizeof(Unit) == 2) {
+    if (HasShortFields(tables.rule)) return ScanUnits<Unit, true, NewUnits>(chunk, tables, times, found);
+  }
+  return ScanUnits<Unit, false, NewUnits>(chunk, tables, times, found);
+}
+
 ScanResult Scan(const ScanChunk& chunk, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,
                 const FoundChanges& found) {
-  return WithUnit(unit_bytes, [&]<typename Unit>() {
-    if (tables.uniform) return ScanUniform<Unit>(chunk, tables, found);
-    if constexpr (kHasShortWay && sizeof(Unit) == 2) {
-      if (HasShortFields(tables.rule)) return ScanUnits<Unit, true>(chunk, tables, times, found);
-    }
-    return ScanUnits<Unit, false>(chunk, tables, times, found);
-  });
+  if (chunk.floats != nullptr) return ScanWith<std::uint16_t, UnitsMade>(chunk, tables, times, found);
+  return WithUnit(unit_bytes, [&]<typename Unit>() { return ScanWith<Unit, UnitsThere>(chunk, tables, times, found); });
 }

@@ -76,8 +76,14 @@ Status TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& ta
   const std::uint32_t step = tile.reader != nullptr ? kChunkUnits / 2 : kChunkUnits;
   for (std::uint32_t begin = 0; begin < tile.count; begin += step) {
     const std::uint32_t count = std::min(step, tile.count - begin);
-    WW_TRY(const std::uint8_t* new_units, NewUnits(tile, begin, count, sizeof(Unit)));
-    const ScanChunk chunk = {tile.old_units + std::size_t{begin} * sizeof(Unit), new_units, begin, count, scanned.time};
+    ScanChunk chunk = {tile.old_units + std::size_t{begin} * sizeof(Unit), nullptr, begin, count, scanned.time};
+    if (tile.reader != nullptr) chunk.floats = tile.reader->FloatsOf(tile.first_unit + begin, count);
+    if (chunk.floats != nullptr) {
+      chunk_.resize(kChunkUnits * sizeof(Unit));
+      chunk.new_units = chunk.made = chunk_.data();
+    } else {
+      WW_TRY(chunk.new_units, NewUnits(tile, begin, count, sizeof(Unit)));
+    }
     lane.MakeRoom(lane.changed + chunk.count + kScanRoom, sizeof(Unit));
     lane.begins.resize(lane.positions.size());
     const FoundChanges found = {lane.positions.data() + lane.changed,

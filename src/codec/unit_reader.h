@@ -23,6 +23,12 @@ class UnitReader {
   // REQUIRES: all are units of the entry.
   virtual Status Read(std::span<const std::uint64_t> firsts, std::uint32_t count, std::uint8_t* out) const = 0;
 
+  // The F32 that `count` units are the BF16 of, if that is how they are made and the F32 lie one after another; nullptr
+  // if not. Who compares the units can then make them itself, which is quicker than Read.
+  [[nodiscard]] virtual const std::uint8_t* FloatsOf(std::uint64_t /*first*/, std::uint64_t /*count*/) const {
+    return nullptr;
+  }
+
   // Whether a few thousand units at a time come as quickly as millions. They then never leave the cache.
   [[nodiscard]] virtual bool reads_small_pieces() const = 0;
 };

@@ -6,10 +6,12 @@
 
 #include <memory>
 
+#include "codec/convert_scalar.h"
 #include "codec/kernels.h"
 #include "codec/models.h"
 #include "codec/random_tables.h"
 #include "codec/sparse_events.h"
+#include "codec/units.h"
 
 namespace weightwire {
 namespace {
@@ -76,8 +78,9 @@ struct Scanned {
   friend bool operator==(const Scanned&, const Scanned&) = default;
 };
 
+// With floats, the tile's new units are made of them, chunk by chunk.
 Scanned ScanTile(const EncodeKernels& kernels, const Tile& tile, const ExpandedTables& tables,
-                 std::uint32_t chunk_units) {
+                 std::uint32_t chunk_units, const std::uint8_t* floats = nullptr) {
   const auto unit_size = static_cast<std::size_t>(tile.width);
   const std::size_t room = tile.count + kScanRoom;
   Scanned scanned{std::vector<std::uint32_t>(room),
@@ -88,8 +91,12 @@ Scanned ScanTile(const EncodeKernels& kernels, const Tile& tile, const ExpandedT
                   0};
   std::size_t found = 0;
   for (std::uint32_t begin = 0; begin < tile.count; begin += chunk_units) {
-    const ScanChunk chunk = {tile.old_units() + begin * unit_size, tile.new_units() + begin * unit_size, begin,
-                             std::min(chunk_units, tile.count - begin), scanned.total};
+    ScanChunk chunk = {tile.old_units() + begin * unit_size, tile.new_units() + begin * unit_size, begin,
+                       std::min(chunk_units, tile.count - begin), scanned.total};
+    if (floats != nullptr) {
+      chunk.floats = floats + begin * sizeof(float);
+      chunk.made = tile.new_units() + begin * unit_size;
+    }
     const ScanResult result =
         kernels.scan(chunk, tile.width, tables, scanned.times.data(),
                      {scanned.positions.data() + found, scanned.old_units.data() + found * unit_size,
@@ -117,6 +124,31 @@ TEST_P(EncodeKernelsTest, ScanAlike) {
     // In chunks of any size, too.
     const std::uint32_t chunk_units = Below(random, 2) == 0 ? kChunkUnits : kTimeBlock * (1 + Below(random, 512));
     ASSERT_TRUE(ScanTile(kernels(), tile, tables, chunk_units) == truth) << count << " units of " << width;
+  }
+}
+
+TEST_P(EncodeKernelsTest, ScanMakesBf16OfFloatsOnTheWay) {
+  Random random(2);
+  for (int i = 0; i < Rounds(400); ++i) {
+    const auto count = static_cast<std::uint32_t>(i < 200 ? 1 + i : 1 + Below(random, 20'000));
+    const Tile tile(random, 2, count);
+    // Most round to the units there are; some are anything, NaN too.
+    const std::size_t offset = Below(random, 16);
+    const auto memory = std::make_unique<std::uint8_t[]>(offset + count * sizeof(float));
+    std::uint8_t* const floats = memory.get() + offset;
+    for (std::uint32_t u = 0; u < count; ++u) {
+      const std::uint32_t unit = LoadUnit<std::uint16_t>(tile.new_units(), u);
+      const auto bits = static_cast<std::uint32_t>(random());
+      StoreUnit(floats, u, Below(random, 50) == 0 ? bits : unit << 16 | (bits & 0x7fff));
+      StoreUnit(tile.new_units(), u, ToBf16(LoadUnit<std::uint32_t>(floats, u)));
+    }
+    const ExpandedTables tables(RandomTables(random, 2, Below(random, 4) == 0),
+                                static_cast<int>(Below(random, 255)) - 127);
+    const Scanned truth = ScanTile(*ScalarEncodeKernels(), tile, tables, kChunkUnits);
+    const Bytes units(tile.new_units(), tile.new_units() + 2 * std::size_t{count});
+    std::fill_n(tile.new_units(), units.size(), std::uint8_t{0});
+    ASSERT_TRUE(ScanTile(kernels(), tile, tables, kChunkUnits / 2, floats) == truth) << count << " units";
+    ASSERT_TRUE(std::equal(units.begin(), units.end(), tile.new_units())) << count << " units";
   }
 }
 
