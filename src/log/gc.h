@@ -70,8 +70,8 @@ class Collector {
   // Does one small thing: a request or a few. After an error nothing is lost: calling again tries that thing again.
   Result<GcStep> Step();
 
-  // For whoever does not go on: takes the mark back as long as nothing was removed. Otherwise false: then what is marked
-  // must go, by another pass. No step after it.
+  // For whoever does not go on: takes the mark back as long as nothing was removed. Otherwise false: then what is
+  // marked must go, by another pass. No step after it.
   Result<bool> Withdraw();
 
   [[nodiscard]] const GcProgress& progress() const { return progress_; }
