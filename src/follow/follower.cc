@@ -29,6 +29,8 @@ Follower::Follower(Run run, Target& target, const Id& id, FollowerOptions option
 // --- what to do next ---
 
 Result<FollowerStep> Follower::Step() {
+  WW_TRY(const bool mended, target_.Mend());
+  if (mended) BeginAnew();
   if (!started_) return Start();
   if (LeaseIsDue()) return RenewLease();
   if (loading_ != nullptr) return Load();
@@ -72,9 +74,24 @@ Result<FollowerStep> Follower::Start() {
                                                      held->version, run_.store().Name()));
     }
     held_ = std::move(record);
+    Forget();
   }
   started_ = true;
-  return FollowerStep::kRecord;
+  return std::exchange(moved_, false) ? FollowerStep::kApply : FollowerStep::kRecord;
+}
+
+// From what the target holds now, which it may have come to by itself.
+void Follower::BeginAnew() {
+  const auto& now = target_.held();
+  moved_ = moved_ || (now.has_value() && !(held_.has_value() && HeldOf(*held_) == *now));
+  staged_.clear();
+  queue_.clear();
+  loading_ = nullptr;
+  wanted_anchor_.reset();
+  plan_again_ = false;
+  newest_.reset();
+  held_.reset();
+  started_ = false;
 }
 
 // The last version queued, staged or held: what the next one must follow.
@@ -343,15 +360,10 @@ Status Follower::Apply() {
 
 Status Follower::Undo() {
   WW_RETURN_IF_ERROR(target_.Undo());
-  staged_.clear();
-  loading_ = nullptr;
-  wanted_anchor_.reset();
-  plan_again_ = false;
-  newest_.reset();
   StandStill(target_.held()->version);
   // The target has gone back, whatever comes of reading its record: the next step reads it, and again if that fails.
-  held_.reset();
-  started_ = false;
+  BeginAnew();
+  moved_ = false;  // the caller knows
   return Ok();
 }
 

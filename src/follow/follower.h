@@ -148,6 +148,7 @@ class Follower {
   };
 
   Result<FollowerStep> Start();
+  void BeginAnew();
   Result<FollowerStep> RenewLease();
   Result<FollowerStep> NextRecord();
   Result<FollowerStep> Plan(const KnownRecord& target);
@@ -179,6 +180,7 @@ class Follower {
   FollowerTools tools_;
 
   bool started_ = false;
+  bool moved_ = false;  // the target came to another version when it was mended, and nobody was told
   std::optional<Version> stop_at_;
   bool go_back_ = false;
   std::optional<KnownRecord> held_;

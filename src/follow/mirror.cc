@@ -105,8 +105,8 @@ class MirrorInPlace final : public Mirror {
   [[nodiscard]] const std::optional<Held>& held() const override { return held_; }
   [[nodiscard]] const std::optional<Error>& damage() const override { return damage_; }
   [[nodiscard]] Result<StateView> View() override {
-    WW_CHECK(content_.has_value());
     WW_RETURN_IF_ERROR(CheckUsable());
+    WW_CHECK(content_.has_value());
     return content_->view();
   }
   [[nodiscard]] Status Check() override;
@@ -118,6 +118,7 @@ class MirrorInPlace final : public Mirror {
   }
   Status Undo() override;
   Result<std::unique_ptr<TargetLoad>> BeginLoad(std::span<const AnchorFile> files) override;
+  Result<bool> Mend() override;
   Result<bool> Idle() override;
   Result<Sha256Digest> DigestAs(const Layout& layout) override;
   Status Adopt(const Held& held, const Layout& layout) override;
@@ -133,6 +134,7 @@ class MirrorInPlace final : public Mirror {
 
   [[nodiscard]] Status CheckUsable() const;
   Status TakeOver();
+  Status ReadBack();
   Status Finish();
   Status FinishByFiles();
   Status FinishByJournal(const Held& target);
@@ -194,7 +196,11 @@ Status MirrorInPlace::Open() {
   WW_TRY(follower_lock_, LockFollower(files_, directory_));
   WW_TRY(const std::optional<FileInfo> content_lock, files_.Stat(own_ / kContentLock));
   if (!content_lock.has_value()) WW_RETURN_IF_ERROR(files_.Lock(own_ / kContentLock, LockMode::kExclusive));
+  return ReadBack();
+}
 
+// Takes up what is on the disk, and finishes what was begun there.
+Status MirrorInPlace::ReadBack() {
   // Whoever kept the mirror may have been killed between naming a file and syncing that name. What is acted on below
   // must not be taken back by a power failure that comes later.
   WW_RETURN_IF_ERROR(files_.SyncDirectory(own_));
@@ -207,12 +213,30 @@ Status MirrorInPlace::Open() {
       held_ = state_.held;
       undo_ = ReadUndo();
     }
+  } else if (state.error().code() == ErrorCode::kNotFound) {
+    held_.reset();
   } else if (state.error().code() == ErrorCode::kCorrupt) {
     Damage(state.error());
-  } else if (state.error().code() != ErrorCode::kNotFound) {
+  } else {
     return state.error();
   }
   return damage_.has_value() ? Ok() : Tidy();
+}
+
+Result<bool> MirrorInPlace::Mend() {
+  if (!broken_) return false;
+  // Nothing in memory counts any more. Only what is held is still said, until it is known what is.
+  state_ = MirrorState();
+  damage_.reset();
+  content_.reset();
+  updates_.clear();
+  undo_.reset();
+  journaled_.reset();
+  ready_.reset();
+  ++loads_;
+  WW_RETURN_IF_ERROR(ReadBack());
+  broken_ = false;
+  return true;
 }
 
 // The directory is ours, or becomes so.
@@ -410,9 +434,13 @@ Status MirrorInPlace::Save(const MirrorState& next) {
   Status saved = WriteDurably(files_, own_ / kStateFile, ToJson(next));
   if (saved.ok()) {
     state_ = next;
-  } else {
-    broken_ = true;
+    return saved;
   }
+  // In doubt only if the new text has its name already, which may not be on the disk; not if the disk was full before.
+  const auto there = ReadMirrorState(files_, directory_);
+  const bool as_before = there.ok() ? there.value() == state_ && !(state_ == next)
+                                    : there.error().code() == ErrorCode::kNotFound && state_ == MirrorState();
+  if (!as_before) broken_ = true;
   return saved;
 }
 
@@ -443,6 +471,7 @@ Status MirrorInPlace::SaveBeside(const Layout& layout, const std::vector<Digest>
 }
 
 Status MirrorInPlace::Check() {
+  WW_RETURN_IF_ERROR(CheckUsable());
   WW_CHECK(content_.has_value());
   // Opened anew, which also compares the tensors that are held under several names.
   const auto opened = MirrorContent::Open(files_, directory_, std::make_shared<const Layout>(content_->layout()));
@@ -571,10 +600,14 @@ Status MirrorInPlace::Settle() {
   if (!faults_.settle_without_sync) {
     for (const std::unique_ptr<UpdateMap>& update : updates_) WW_RETURN_IF_ERROR(update->Sync());
   }
+  broken_ = false;
+  // The weights are on the disk. What fails from here on leaves nothing in doubt: with either state opening comes to
+  // the same, and it is all done again next time.
   const Path digests = own_ / DigestFile(state_.held->state);
   WW_RETURN_IF_ERROR(WriteDigests(files_, digests, content_->digests()));
-  WW_RETURN_IF_ERROR(Save({state_.held, std::nullopt, std::nullopt}));
-  broken_ = false;
+  const MirrorState settled{state_.held, std::nullopt, std::nullopt};
+  WW_RETURN_IF_ERROR(WriteDurably(files_, own_ / kStateFile, ToJson(settled)));
+  state_ = settled;
   // Those of the version before lie about; whatever comes of it, the mirror is as it should be.
   if (const auto names = files_.List(own_); names.ok()) {
     for (const std::string& name : names.value()) {
@@ -585,7 +618,8 @@ Status MirrorInPlace::Settle() {
 }
 
 Result<bool> MirrorInPlace::Idle() {
-  if (broken_ || settled()) return false;
+  WW_RETURN_IF_ERROR(CheckUsable());
+  if (settled()) return false;
   WW_RETURN_IF_ERROR(Settle());
   return true;
 }

@@ -58,9 +58,10 @@ struct MirrorFaults {
   bool load_without_sync = false;
 };
 
-// A target (target.h) on a disk. Every call may leave it unusable when the disk fails: then each says so, and opening
-// it again finishes what was begun. Apply, Undo and a load's Commit are kUnavailable while readers hold the content;
-// nothing has happened then, and trying again costs little.
+// A target (target.h) on a disk. Every call may leave it unusable when the disk fails: then each says so, and Mend, or
+// opening it again, finishes what was begun. An error that leaves nothing in doubt, such as a full disk before a name
+// has changed, only means to try again. Apply, Undo and a load's Commit are kUnavailable while readers hold the
+// content; nothing has happened then, and trying again costs little.
 class Mirror : public Target {
  public:
   // Why the files cannot be used, though there are some: only a load helps. held() is nothing then, and readers are

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/limits.h"
 #include "follow/mirror_state.h"
 #include "follow/replacement.h"
@@ -58,6 +59,7 @@ class SwapMirror final : public Mirror {
   [[nodiscard]] std::optional<Held> undo_target() const override { return before_held_; }
   Status Undo() override;
   Result<std::unique_ptr<TargetLoad>> BeginLoad(std::span<const AnchorFile> files) override;
+  Result<bool> Mend() override;
   Result<bool> Idle() override { return current_ ? current_->Idle() : Result<bool>(false); }
   Result<Sha256Digest> DigestAs(const Layout& /*layout*/) override { return CannotAdopt(); }
   Status Adopt(const Held& /*held*/, const Layout& /*layout*/) override { return CannotAdopt(); }
@@ -79,6 +81,7 @@ class SwapMirror final : public Mirror {
   Result<std::uint64_t> BeginCopy();
   Status CloneInto(const Path& from, const Path& to, int depth);
   Status SwapTo(std::uint64_t number, std::unique_ptr<Mirror>& copy);
+  Status SyncLink();
 
   FileSystem& files_;
   const Path directory_;
@@ -91,6 +94,7 @@ class SwapMirror final : public Mirror {
   std::uint64_t last_number_ = 0;  // of any copy so far: a name is never used again while somebody may still read it
   std::uint64_t number_ = 0;       // of the current copy, if there is one
   std::unique_ptr<Mirror> current_;
+  bool link_in_doubt_ = false;           // it leads to the current copy, and that may not be on the disk
   std::optional<std::uint64_t> before_;  // the copy before, if it can be gone back to
   std::optional<Held> before_held_;
   const std::optional<Held> nothing_;
@@ -169,6 +173,7 @@ Result<std::optional<std::uint64_t>> SwapMirror::ReadLink() {
 
 // An empty directory for the next copy. All but the current one go now: there are never more than two.
 Result<std::uint64_t> SwapMirror::BeginCopy() {
+  WW_RETURN_IF_ERROR(SyncLink());  // what goes must not be what it leads to after a power failure
   WW_TRY(const std::vector<std::string> names, files_.List(directory_ / kCopies));
   const std::uint64_t number = last_number_ + 1;
   WW_RETURN_IF_ERROR(files_.MakeDirectory(CopyPath(number)));
@@ -229,7 +234,8 @@ Status SwapMirror::SwapTo(std::uint64_t number, std::unique_ptr<Mirror>& copy) {
   if (left.has_value()) WW_RETURN_IF_ERROR(files_.Remove(next));
   WW_RETURN_IF_ERROR(files_.MakeLink(fmt::format("{}/{}", kCopies, number), next));
   WW_RETURN_IF_ERROR(files_.Rename(next, directory_ / kSwapLink));
-  WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
+  // Readers see it from now on, whatever comes of the sync.
+  link_in_doubt_ = true;
   before_.reset();
   before_held_.reset();
   if (current_ && current_->held().has_value() && number_ < number) {
@@ -238,7 +244,20 @@ Status SwapMirror::SwapTo(std::uint64_t number, std::unique_ptr<Mirror>& copy) {
   }
   current_ = std::move(copy);
   number_ = number;
+  return SyncLink();
+}
+
+Status SwapMirror::SyncLink() {
+  if (link_in_doubt_) WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
+  link_in_doubt_ = false;
   return Ok();
+}
+
+Result<bool> SwapMirror::Mend() {
+  const bool swapped = link_in_doubt_;
+  WW_RETURN_IF_ERROR(SyncLink());
+  WW_TRY(const bool mended, current_ ? current_->Mend() : Result<bool>(false));
+  return swapped || mended;
 }
 
 Status SwapMirror::Undo() {
@@ -264,7 +283,14 @@ class SwapMirror::Loading final : public TargetLoad {
     return load_->WriteAt(file, offset, bytes);
   }
   Status Commit(const Held& held, const Layout& layout) override {
+    WW_CHECK(copy_ != nullptr);
     // Once that is done, only the link may be missing.
+    WW_TRY(const bool mended, copy_->Mend());
+    if (mended && !copy_->held().has_value()) {
+      return Error(ErrorCode::kCorrupt, fmt::format("a copy in {} was damaged by an error of the disk before it was "
+                                                    "used; it must be loaded anew",
+                                                    mirror_.directory_.string()));
+    }
     if (!copy_->held().has_value()) WW_RETURN_IF_ERROR(load_->Commit(held, layout));
     return mirror_.SwapTo(number_, copy_);
   }

@@ -30,6 +30,14 @@ class Trouble {
     last_ = error;
     if (is_news && events_.troubled) events_.troubled(last_);
   }
+  // Whether a step that went well shows that it is over. A lease that could be written says nothing about what failed,
+  // a part fetched, say; nor does what was read from the store about a disk.
+  [[nodiscard]] bool IsEndedBy(FollowerStep step) const {
+    if (step == FollowerStep::kLease) return false;
+    const bool only_reads = step == FollowerStep::kRecord || step == FollowerStep::kPlan ||
+                            step == FollowerStep::kFetch || step == FollowerStep::kStage;
+    return !only_reads || !last_.has_value() || last_->code() != ErrorCode::kIo;
+  }
   void End() {
     in_a_row_ = 0;
     if (std::exchange(last_, std::nullopt).has_value() && events_.troubled) events_.troubled(std::nullopt);
@@ -85,8 +93,7 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
       if (!tools.sleeper->SleepFor(WithJitter(trouble.Pause(), *tools.random))) return FollowEnd::kStopped;
       continue;
     }
-    // A lease that could be written says nothing about what failed, a part fetched, say.
-    if (step.value() != FollowerStep::kLease) trouble.End();
+    if (trouble.IsEndedBy(step.value())) trouble.End();
     if (events.stepped && !events.stepped(step.value())) return FollowEnd::kStopped;
     if (step.value() == FollowerStep::kApply) {
       const FollowerStatus status = follower.status();

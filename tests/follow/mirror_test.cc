@@ -578,7 +578,8 @@ TEST_F(MirrorTest, FilesInWhichNothingChangesStayWhenTheLayoutDoes) {
 TEST_F(MirrorTest, ADiskThatRefusesLeavesOldOrNew) {
   int usable = 0;
   int unusable = 0;
-  for (const bool load : {false, true}) {
+  // By opening it again, or by mending the one that is open.
+  for (const auto& [load, mend] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
     bool reached = true;
     for (std::uint64_t at = 0; reached; ++at) {
       ASSERT_LT(at, 500U);
@@ -611,6 +612,17 @@ TEST_F(MirrorTest, ADiskThatRefusesLeavesOldOrNew) {
           ++unusable;
           EXPECT_TRUE(!status.ok() || !settled.ok());
           EXPECT_THAT(mirror.value()->Settle().error().message(), HasSubstr("open the mirror again"));
+          EXPECT_FALSE(mirror.value()->Idle().ok()) << "as if nothing were wrong";
+          if (mend) {
+            const auto mended = mirror.value()->Mend();
+            ASSERT_TRUE(mended.ok()) << mended.error().message();
+            EXPECT_TRUE(mended.value());
+            EXPECT_FALSE(mirror.value()->Mend().value());
+            const auto held = mirror.value()->held();
+            ASSERT_TRUE(held.has_value());
+            EXPECT_TRUE(HoldsExactly(*mirror.value(), versions_[held->version])) << at;
+            EXPECT_TRUE(Apply(*mirror.value(), held->version + 1).ok()) << at;
+          }
         }
       }
       auto mirror = OpenSim(files);
@@ -621,6 +633,32 @@ TEST_F(MirrorTest, ADiskThatRefusesLeavesOldOrNew) {
   }
   EXPECT_GT(usable, 5);
   EXPECT_GT(unusable, 5);
+}
+
+// A disk that is full, and has room again later: nothing has to be opened anew.
+TEST_F(MirrorTest, AFullDiskLeavesNothingInDoubt) {
+  bool full = false;
+  SimFileSystem files(disk_, [&](std::string_view effect, const auto&) {
+    return full && (effect == "create" || effect == "append") ? Fate::kRefuse : Fate::kGoOn;
+  });
+  auto mirror = OpenSim(files).value();
+  ASSERT_TRUE(LoadInto(*mirror, versions_[0]).ok());
+  ASSERT_TRUE(Apply(*mirror, 1).ok());
+  full = true;
+  ASSERT_FALSE(mirror->settled());
+  EXPECT_FALSE(mirror->Settle().ok());
+  EXPECT_FALSE(mirror->Idle().ok());
+  EXPECT_FALSE(Apply(*mirror, 2).ok());
+  EXPECT_TRUE(HoldsExactly(*mirror, versions_[1]));
+  ModelVersion other = versions_[1];
+  other.held.version = 2;
+  EXPECT_FALSE(mirror->Apply(ChangeBetween(versions_[1], other), other.held).ok());
+  full = false;
+  EXPECT_FALSE(mirror->Mend().value());
+  EXPECT_TRUE(mirror->Idle().ok());
+  EXPECT_TRUE(mirror->settled());
+  ASSERT_TRUE(Apply(*mirror, 2).ok());
+  EXPECT_TRUE(HoldsExactly(*mirror, versions_[2]));
 }
 
 TEST(MirrorState, SaysWhatItHoldsToAnybody) {

@@ -192,6 +192,53 @@ TEST_F(SwapMirrorTest, ALinkThatLeadsElsewhereIsRefused) {
   }
 }
 
+// A disk that refuses any one effect: the link leads to a whole version all the while, and it goes on from there.
+TEST(SwapMirrorErrors, ADiskThatRefusesLeavesTheLinkAtAWholeVersion) {
+  int mended = 0;
+  for (const bool load : {false, true}) {
+    bool reached = true;
+    for (std::uint64_t at = 0; reached; ++at) {
+      ASSERT_LT(at, 500U);
+      SimDisk disk;
+      std::uint64_t count = 0;
+      bool armed = false;
+      reached = false;
+      SimFileSystem files(disk, [&](std::string_view, const auto&) {
+        if (!armed) return Fate::kGoOn;
+        EXPECT_GE(SeenBehindTheLink(files), 0);
+        if (count++ != at) return Fate::kGoOn;
+        reached = true;
+        return Fate::kRefuse;
+      });
+      auto mirror = Open(files).value();
+      ASSERT_TRUE(Load(*mirror, 0).ok());
+      armed = true;
+      Result<std::unique_ptr<TargetLoad>> loading(nullptr);
+      if (load) loading = testing::LoadWithoutCommit(*mirror, Versions()[1]);
+      const auto commit = [&] { return loading.value()->Commit(Versions()[1].held, *Versions()[1].model.layout); };
+      const Status status = !load ? Apply(*mirror, 0) : loading.ok() ? commit() : Status(loading.error());
+      if (!status.ok()) {
+        // As a follower does: mend, and only if there was nothing to mend the same again.
+        const auto mend = mirror->Mend();
+        ASSERT_TRUE(mend.ok()) << mend.error().message();
+        mended += mend.value() ? 1 : 0;
+        if (mend.value()) {
+          ASSERT_EQ(mirror->held()->version, 1U);
+        } else if (load && loading.ok()) {
+          ASSERT_TRUE(commit().ok()) << at;
+        } else {
+          ASSERT_TRUE((load ? Load(*mirror, 1) : Apply(*mirror, 0)).ok()) << at;
+        }
+      }
+      armed = false;
+      ASSERT_TRUE(HoldsExactly(*mirror, Versions()[1])) << at;
+      ASSERT_TRUE(Apply(*mirror, 1).ok());
+      ASSERT_EQ(SeenBehindTheLink(files), 2);
+    }
+  }
+  EXPECT_GT(mended, 1);
+}
+
 // --- crashes ---
 
 struct Scenario {

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "follow/memory_target.h"
+#include "follow/mirror.h"
 #include "store/memory_store.h"
+#include "support/sim_file_system.h"
 #include "testing/run_maker.h"
 
 namespace weightwire {
@@ -66,7 +69,7 @@ class WatchedSleeper final : public Sleeper {
   ManualClock& clock_;
 };
 
-class FollowLoopTest : public testing::Test {
+class FollowLoopTest : public ::testing::Test {
  protected:
   FollowLoopTest() {
     tools_ = {&clock_, &maker_.kernels(), &maker_.pool()};
@@ -81,7 +84,7 @@ class FollowLoopTest : public testing::Test {
 
   Follower& follower() {
     if (follower_ == nullptr) {
-      follower_ = std::make_unique<Follower>(Run::Open(store_).value(), target_, Id{}, FollowerOptions{}, tools_);
+      follower_ = std::make_unique<Follower>(Run::Open(store_).value(), *used_, Id{}, FollowerOptions{}, tools_);
     }
     return *follower_;
   }
@@ -94,6 +97,7 @@ class FollowLoopTest : public testing::Test {
   WatchedSleeper sleeper_{clock_};
   SeededRandom random_{7};
   MemoryTarget target_{maker_.kernels(), maker_.pool()};
+  Target* used_ = &target_;
   FollowerTools tools_;
   FollowLoopOptions options_;
   FollowLoopEvents events_;
@@ -228,6 +232,44 @@ TEST_F(FollowLoopTest, AsksSlowlyForWhatAPersonMustMend) {
   EXPECT_EQ(Loop().value(), FollowEnd::kReached);
   EXPECT_EQ(troubles_, (std::vector<std::string>{"the key has expired", "the key is not allowed", "over"}));
   for (std::size_t i = 1; i < 4; ++i) EXPECT_GE(sleeper_.waits[i], seconds(48));
+}
+
+// A disk that fails for a while, in a way that leaves its mirror in doubt: the loop goes on once it can, and until then
+// does not say that all is well.
+TEST_F(FollowLoopTest, GoesOnByItselfAfterAnErrorOfTheDisk) {
+  for (const std::string failing : {"sync map", "append", "sync directory", "rename"}) {
+    SCOPED_TRACE(failing);
+    bool fails = false;
+    testing::SimDisk disk;
+    testing::SimFileSystem files(disk, [&](std::string_view effect, const auto&) {
+      return fails && effect == failing ? testing::SimFileSystem::Fate::kRefuse : testing::SimFileSystem::Fate::kGoOn;
+    });
+    auto mirror = OpenMirror(files, "mirror", {}, maker_.kernels(), maker_.pool());
+    ASSERT_TRUE(mirror.ok());
+    used_ = mirror.value().get();
+    follower_ = nullptr;
+    troubles_.clear();
+    applied_.clear();
+    sleeper_.waits.clear();
+    if (maker_.states().empty()) maker_.Publish();
+    const Version first = maker_.newest();
+    options_.until = first + 3;
+    sleeper_.during = [&](std::size_t number) {
+      fails = number >= 2 && number < 6;
+      if (number == 1 || number == 2 || number == 4) maker_.Publish();
+      return number < 100;
+    };
+    const auto end = Loop();
+    ASSERT_TRUE(end.ok()) << end.error().message();
+    EXPECT_EQ(end.value(), FollowEnd::kReached);
+    EXPECT_TRUE(mirror.value()->Check().ok());
+    ASSERT_FALSE(troubles_.empty());
+    EXPECT_EQ(std::count(troubles_.begin(), troubles_.end(), "over"), 1);
+    EXPECT_EQ(troubles_.back(), "over");
+    EXPECT_EQ(applied_.back(), first + 3);
+    EXPECT_TRUE(std::is_sorted(applied_.begin(), applied_.end()));
+    follower_ = nullptr;
+  }
 }
 
 TEST_F(FollowLoopTest, FailsAtOnceWhereAPersonWatches) {

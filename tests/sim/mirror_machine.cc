@@ -64,6 +64,7 @@ void MirrorFollower::OnStart() { reader_files_ = NewProcess(); }
 
 void MirrorFollower::EndFollowing() {
   ceiling_.reset();
+  in_doubt_ = false;
   follower_ = nullptr;
   mirror_ = nullptr;
   store_ = nullptr;
@@ -110,7 +111,8 @@ void MirrorFollower::Follow() {
   if (world().faults() && random_.Below(12) == 0 && mirror_->undo_target().has_value()) return TakeBack();
   if (world().faults() && random_.Below(40) == 0 && oracle_.version_count() != 0) {
     const Version at = random_.Below(oracle_.version_count());
-    ceiling_ = std::max(at, held().value_or(at));
+    // A change that its disk has left half done may still be finished, wherever it leads.
+    ceiling_ = in_doubt_ ? std::nullopt : std::optional(std::max(at, held().value_or(at)));
     world().Trace(fmt::format("{} is to stand still on version {}", name(), at));
     follower_->StandStill(at);
   }
@@ -129,12 +131,14 @@ void MirrorFollower::Follow() {
   if (dead()) return;
   if (!step.ok()) {
     world().Trace(fmt::format("{} cannot go on: {}", name(), step.error().message()));
-    // A mirror whose disk failed is opened again, by another process.
-    if (step.error().code() == ErrorCode::kIo) EndFollowing();
+    // A mirror whose disk failed is opened again, by another process; or the follower mends it itself.
+    if (step.error().code() == ErrorCode::kIo) in_doubt_ = true;
+    if (step.error().code() == ErrorCode::kIo && random_.Below(2) == 0) EndFollowing();
     return;
   }
   if (step.value() == FollowerStep::kApply) CheckMirror();
   if (step.value() == FollowerStep::kUpToDate) {
+    in_doubt_ = false;
     world().clock().Advance(std::chrono::seconds(1));
     // It may have been taken back, or told to stand still.
     follower_->StandStill(std::nullopt);

@@ -69,6 +69,7 @@ class MirrorFollower final : public Machine {
   std::optional<Version> floor_;
   // Told to stand still: nor any above this one.
   std::optional<Version> ceiling_;
+  bool in_doubt_ = false;  // its disk has failed since it last came to rest
 };
 
 }  // namespace weightwire::sim
