@@ -16,6 +16,12 @@ namespace {
 constexpr std::uint64_t kLoadPieceBytes = 8 * kHashChunkBytes;
 // A lease is renewed when this share of its life is over.
 constexpr int kRenewalsPerLease = 3;
+// One that failed for the moment is tried again after this share.
+constexpr int kTriesPerLease = 30;
+
+bool MayPass(const Error& error) {
+  return error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kUnknownOutcome;
+}
 
 bool IsLostObject(const Error& error) {
   return error.code() == ErrorCode::kNotFound || error.code() == ErrorCode::kCorrupt;
@@ -170,9 +176,9 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
   const Way& way = planned.value();
   if (!way.anchor.has_value()) return FollowerStep::kPlan;
   const AnchorManifest& manifest = way.anchor->manifest;
-  if (options_.keep_lease && !lease_refused_ && wanted_anchor_ != manifest.name) {
+  wanted_anchor_ = manifest.name;
+  if (options_.keep_lease && !lease_trouble_.has_value() && leased_anchor_ != wanted_anchor_) {
     // First the lease that names the anchor, then the marks, then the plan again.
-    wanted_anchor_ = manifest.name;
     plan_again_ = true;
     return RenewLease();
   }
@@ -192,11 +198,21 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
 
 // --- the lease ---
 
+bool Follower::LeaseLives() const {
+  if (!leased_at_.has_value()) return false;
+  return tools_.clock->Monotonic() - *leased_at_ < std::chrono::seconds(options_.lease_seconds);
+}
+
 bool Follower::LeaseIsDue() const {
-  if (!options_.keep_lease || lease_refused_) return false;
+  if (!options_.keep_lease) return false;
+  const std::chrono::nanoseconds life = std::chrono::seconds(options_.lease_seconds);
+  const auto now = tools_.clock->Monotonic();
+  if (lease_failed_at_.has_value()) {
+    const auto pause = life / (lease_trouble_.has_value() ? kRenewalsPerLease : kTriesPerLease);
+    return now - *lease_failed_at_ >= pause || (!lease_trouble_.has_value() && !LeaseLives());
+  }
   if (!leased_at_.has_value()) return true;
-  const auto life = std::chrono::seconds(options_.lease_seconds);
-  const auto age = tools_.clock->Monotonic() - *leased_at_;
+  const auto age = now - *leased_at_;
   if (age >= life / kRenewalsPerLease) return true;
   const bool is_news = held_.has_value() && leased_version_ != held_->record.version;
   return is_news && options_.lease_news_seconds != 0 && age >= std::chrono::seconds(options_.lease_news_seconds);
@@ -218,21 +234,36 @@ Lease Follower::CurrentLease() const {
 }
 
 Result<FollowerStep> Follower::RenewLease() {
+  const Status written = WriteLease();
+  if (written.ok()) return FollowerStep::kLease;
+  // What only goes on is protected by the lease that still lives. What is needed besides has to wait.
+  const bool needs_more = wanted_anchor_.has_value() && leased_anchor_ != wanted_anchor_;
+  if (!MayPass(written.error()) || !LeaseLives() || needs_more) return written.error();
+  lease_failed_at_ = tools_.clock->Monotonic();
+  return FollowerStep::kLease;
+}
+
+// Puts the lease, then reads the marks. A lease that cannot be put for good is no error.
+Status Follower::WriteLease() {
   const auto before = tools_.clock->Monotonic();
-  const Status put = run_.PutLease(CurrentLease());
+  const Lease lease = CurrentLease();
+  if (leased_anchor_ != lease.needs_anchor) leased_anchor_.reset();  // whatever the outcome
+  const Status put = run_.PutLease(lease);
   if (!put.ok()) {
-    const ErrorCode code = put.error().code();
-    if (code == ErrorCode::kRefused || code == ErrorCode::kUnsupported) {
-      lease_refused_ = true;  // read-only: protected by minimum age alone
-      return FollowerStep::kLease;
-    }
-    return put.error();
+    if (MayPass(put.error())) return put;
+    // Nor may it be the business of somebody who only reads: protected by minimum age alone.
+    lease_failed_at_ = before;
+    lease_trouble_ = put.error();
+    return Ok();
   }
   // Only then: see spec/PROTOCOL.md, "Why it holds".
   WW_TRY(marks_, run_.ReadMarks());
   leased_at_ = before;
-  leased_version_ = held_.has_value() ? std::optional(held_->record.version) : std::nullopt;
-  return FollowerStep::kLease;
+  leased_version_ = lease.holds;
+  leased_anchor_ = lease.needs_anchor;
+  lease_failed_at_.reset();
+  lease_trouble_.reset();
+  return Ok();
 }
 
 bool Follower::IsMarked(const std::string& key) const {
@@ -256,8 +287,9 @@ Status Follower::KeepLease() {
 }
 
 Status Follower::Leave() {
-  if (!options_.keep_lease || lease_refused_ || !leased_at_.has_value()) return Ok();
+  if (!options_.keep_lease || lease_trouble_.has_value() || !leased_at_.has_value()) return Ok();
   leased_at_.reset();
+  leased_anchor_.reset();
   return run_.RemoveLease(id_);
 }
 
@@ -485,7 +517,8 @@ FollowerStatus Follower::status() const {
     status.newest = std::max(status.newest.value_or(0), seen_.back().first);
     status.behind = tools_.clock->Monotonic() - seen_.front().second;
   }
-  status.has_lease = leased_at_.has_value() && !lease_refused_;
+  status.has_lease = LeaseLives();
+  if (lease_trouble_.has_value()) status.lease_trouble = lease_trouble_->message();
   if (loading_ != nullptr) {
     status.waits_for = fmt::format("the anchor of version {}", loading_->anchor.manifest.name.version);
   } else if (!queue_.empty()) {

@@ -8,8 +8,9 @@
 // and applied as one change. When the way by deltas costs more bytes than an anchor, or is gone, the anchor is
 // taken; it is streamed into the target, which goes on showing the version it holds until that is complete.
 //
-// A lease tells gc what is still needed; without the right to write, the follower goes on without (spec/PROTOCOL.md,
-// "Duties of a reader").
+// A lease tells gc what is still needed (spec/PROTOCOL.md, "Duties of a reader"). Where it cannot be written the
+// follower goes on without, says so, and tries again from time to time. A renewal that fails for the moment stops
+// nothing as long as the lease lives.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -85,7 +86,8 @@ struct FollowerStatus {
   // How long the oldest version that is newer than the one held has been known; zero when there is none.
   std::chrono::nanoseconds behind{0};
   bool has_lease = false;
-  std::string waits_for;  // in words
+  std::string lease_trouble;  // why there is none though one is to be kept, in words
+  std::string waits_for;      // in words
   std::uint64_t bytes_fetched = 0;
   std::uint64_t versions_applied = 0;
   std::uint64_t anchors_loaded = 0;
@@ -117,6 +119,8 @@ class Follower {
   [[nodiscard]] FollowerStatus status() const;
   // The record of the version held, once it has been read.
   [[nodiscard]] const std::optional<KnownRecord>& held_record() const { return held_; }
+  // Why the lease cannot be written, while that is so.
+  [[nodiscard]] const std::optional<Error>& lease_trouble() const { return lease_trouble_; }
 
   // Renews the lease if it is time; for whoever does not step for long.
   Status KeepLease();
@@ -159,6 +163,8 @@ class Follower {
   Result<FollowerStep> Stage();
 
   [[nodiscard]] bool LeaseIsDue() const;
+  [[nodiscard]] bool LeaseLives() const;
+  Status WriteLease();
   [[nodiscard]] Lease CurrentLease() const;
   [[nodiscard]] const KnownRecord* Top() const;
   // The last version staged or held.
@@ -194,9 +200,12 @@ class Follower {
   std::vector<Mark> marks_;
   std::optional<std::chrono::nanoseconds> leased_at_;  // by our clock, before the lease was put
   std::optional<Version> leased_version_;              // that it says is held
-  bool lease_refused_ = false;
-  std::optional<AnchorName> wanted_anchor_;  // in the lease
-  bool plan_again_ = false;                  // now that the lease says so
+  std::optional<AnchorName> leased_anchor_;            // that it names
+  // Since the last one that was written: when another could not be, and why if no waiting helps.
+  std::optional<std::chrono::nanoseconds> lease_failed_at_;
+  std::optional<Error> lease_trouble_;
+  std::optional<AnchorName> wanted_anchor_;  // for the lease
+  bool plan_again_ = false;                  // once the lease says so
   // When versions newer than the one held were first seen, oldest first.
   std::deque<std::pair<Version, std::chrono::nanoseconds>> seen_;
   FollowerStatus counters_;

@@ -42,6 +42,19 @@ class Trouble {
     in_a_row_ = 0;
     if (std::exchange(last_, std::nullopt).has_value() && events_.troubled) events_.troubled(std::nullopt);
   }
+  // A lease that cannot be written stops nothing; it is only said, and said again if the reason changes.
+  void SeeLease(const std::optional<Error>& now) {
+    const bool same =
+        lease_.has_value() == now.has_value() && (!now.has_value() || lease_->message() == now->message());
+    if (same) return;
+    lease_ = now;
+    if (!events_.troubled) return;
+    if (now.has_value()) {
+      events_.troubled(now->In("no lease protects from gc what is still needed"));
+    } else if (!last_.has_value()) {
+      events_.troubled(std::nullopt);
+    }
+  }
   [[nodiscard]] bool IsOutOfPatience() const { return in_a_row_ >= options_.patience; }
   // REQUIRES: there is some.
   [[nodiscard]] std::chrono::nanoseconds Pause() const {
@@ -55,6 +68,7 @@ class Trouble {
   const FollowLoopOptions& options_;
   const FollowLoopEvents& events_;
   std::optional<Error> last_;
+  std::optional<Error> lease_;  // why there is none
   int in_a_row_ = 0;
 };
 
@@ -82,6 +96,7 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
   };
   for (;;) {
     const auto step = follower.Step();
+    trouble.SeeLease(follower.lease_trouble());
     if (!step.ok()) {
       const Error& error = step.error();
       if (untold) WW_RETURN_IF_ERROR(tell());

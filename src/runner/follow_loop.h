@@ -51,7 +51,8 @@ struct FollowLoopEvents {
   // The target holds another version. An error ends the loop. What a load leads to is told once it has led as far as
   // there is, or something goes wrong on the way: whoever loads weights is not to do it twice in a row.
   std::function<Status()> applied;
-  // Something went wrong that is tried again; said once for each change of what it is. Nothing: it is over.
+  // Something went wrong that is tried again; said once for each change of what it is. Nothing: it is over. So is it
+  // said when the lease cannot be written, which stops nothing.
   std::function<void(const std::optional<Error>&)> troubled;
 };
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <set>
 
@@ -464,6 +465,92 @@ TEST_F(FollowerTest, WithoutTheRightToWriteItFollowsWithoutALease) {
   Run_(follower);
   ExpectHolds(0);
   EXPECT_FALSE(follower.status().has_lease);
+  EXPECT_THAT(follower.status().lease_trouble, HasSubstr("read only"));
+  // Asked again now and then, not at every step.
+  const auto puts = [&] {
+    return std::count_if(store_.requests.begin(), store_.requests.end(),
+                         [](const std::string& request) { return request.starts_with("put leases/"); });
+  };
+  EXPECT_EQ(puts(), 1);
+  clock_.Advance(std::chrono::seconds(299));
+  Run_(follower);
+  EXPECT_EQ(puts(), 1);
+  // And once it may, it does.
+  store_.fail = nullptr;
+  clock_.Advance(std::chrono::seconds(2));
+  Run_(follower);
+  EXPECT_EQ(puts(), 2);
+  EXPECT_TRUE(follower.status().has_lease);
+  EXPECT_EQ(follower.status().lease_trouble, "");
+}
+
+// As of a directory that is mounted read-only.
+TEST_F(FollowerTest, AnyErrorOfWritingALeaseThatWillNotPassLeavesReadingAlone) {
+  maker_.Publish();
+  for (const ErrorCode code : {ErrorCode::kIo, ErrorCode::kLimit, ErrorCode::kUnsupported}) {
+    store_.fail = [&](std::string_view call, std::string_view key) -> std::optional<Error> {
+      if (call == "put" && key.starts_with("leases/")) return Error(code, "a read-only file system");
+      return std::nullopt;
+    };
+    Follower follower = MakeFollower();
+    Run_(follower);
+    maker_.Publish();
+    Run_(follower);
+    ExpectHolds(maker_.newest());
+  }
+}
+
+TEST_F(FollowerTest, NoAnchorIsFetchedBeforeTheLeaseThatNamesItIsWritten) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  // The second lease names the anchor.
+  int puts = 0;
+  store_.fail = [&](std::string_view call, std::string_view) -> std::optional<Error> {
+    if (call == "put" && ++puts >= 2 && puts <= 4) return Error(ErrorCode::kUnavailable, "not now");
+    return std::nullopt;
+  };
+  store_.requests.clear();
+  int failed = 0;
+  for (int i = 0; i < 100; ++i) {
+    const auto step = follower.Step();
+    if (!step.ok()) ++failed;
+    if (step.ok() && step.value() == FollowerStep::kUpToDate) break;
+    const bool reads = std::any_of(store_.requests.begin(), store_.requests.end(),
+                                   [](const std::string& request) { return request.starts_with("read anchors/"); });
+    ASSERT_TRUE(puts >= 5 || !reads) << "without a lease";
+  }
+  EXPECT_EQ(failed, 3);
+  ExpectHolds(0);
+}
+
+TEST_F(FollowerTest, ARenewalThatFailsStopsNothingAsLongAsTheLeaseLives) {
+  maker_.Publish();
+  Follower follower = MakeFollower({.name = "test", .lease_seconds = 600});
+  Run_(follower);
+  int puts = 0;
+  store_.fail = [&](std::string_view call, std::string_view key) -> std::optional<Error> {
+    if (call != "put" || !key.starts_with("leases/")) return std::nullopt;
+    ++puts;
+    return Error(ErrorCode::kUnavailable, "not now");
+  };
+  clock_.Advance(std::chrono::seconds(300));
+  for (int i = 0; i < 3; ++i) {
+    maker_.Publish();
+    Run_(follower);
+    ExpectHolds(maker_.newest());
+  }
+  EXPECT_EQ(puts, 1);
+  EXPECT_TRUE(follower.status().has_lease);
+  clock_.Advance(std::chrono::seconds(21));
+  Run_(follower);
+  EXPECT_EQ(puts, 2);
+  // It lives no more: first the lease, then the rest.
+  clock_.Advance(std::chrono::seconds(290));
+  EXPECT_EQ(follower.Step().error().code(), ErrorCode::kUnavailable);
+  EXPECT_FALSE(follower.status().has_lease);
+  store_.fail = nullptr;
+  Run_(follower);
+  EXPECT_TRUE(follower.status().has_lease);
 }
 
 TEST_F(FollowerTest, RefusesARunThatIsNotItsOwn) {

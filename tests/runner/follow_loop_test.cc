@@ -27,6 +27,7 @@ class FailingStore final : public Store {
     error_ = std::move(error);
     times_ = times;
   }
+  bool refuse_puts = false;
   [[nodiscard]] std::string Name() const override { return store_.Name(); }
   Result<WallTime> Now() override { return store_.Now(); }
 
@@ -38,7 +39,10 @@ class FailingStore final : public Store {
   Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
     return store_.Read(key, offset, out);
   }
-  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override { return store_.Put(key, bytes); }
+  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override {
+    if (refuse_puts) return Error(ErrorCode::kRefused, "you may not write");
+    return store_.Put(key, bytes);
+  }
   Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
     return store_.PutIfAbsent(key, bytes);
   }
@@ -270,6 +274,22 @@ TEST_F(FollowLoopTest, GoesOnByItselfAfterAnErrorOfTheDisk) {
     EXPECT_TRUE(std::is_sorted(applied_.begin(), applied_.end()));
     follower_ = nullptr;
   }
+}
+
+TEST_F(FollowLoopTest, SaysOnceThatThereIsNoLeaseAndThatThereIsOneAgain) {
+  maker_.Publish();
+  options_.until = 3;
+  store_.refuse_puts = true;
+  options_.poll = seconds(200);
+  sleeper_.during = [&](std::size_t number) {
+    if (number < 4) maker_.Publish();
+    if (number == 2) store_.refuse_puts = false;
+    return number < 100;
+  };
+  EXPECT_EQ(Loop().value(), FollowEnd::kReached);
+  ASSERT_EQ(troubles_.size(), 2U);
+  EXPECT_EQ(troubles_[0], "no lease protects from gc what is still needed: you may not write");
+  EXPECT_EQ(troubles_[1], "over");
 }
 
 TEST_F(FollowLoopTest, FailsAtOnceWhereAPersonWatches) {
