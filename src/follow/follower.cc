@@ -183,7 +183,8 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
     return RenewLease();
   }
   WW_TRY(auto record, run_.ReadRecord(manifest.name.version));
-  if (!record.has_value() || record->record.state != manifest.state || record->record.layout != manifest.layout) {
+  if (!record.has_value() || record->record.state != manifest.state || record->record.layout != manifest.layout ||
+      Contradicts(record->record, *way.anchor)) {
     return GiveUpAnchor(manifest.name);
   }
   auto layout = run_.ReadLayout(manifest.layout);

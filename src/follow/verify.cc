@@ -89,6 +89,10 @@ Status Verifier::ReadRecord() {
   } else {
     Damaged(fmt::format("the layout of version {}: {}", version_, layout.error().message()));
   }
+  if (const auto& named = record_->record.anchor; named.has_value()) {
+    const auto read = unnamed_.find(named->name);
+    if (read != unnamed_.end() && !CheckNamed(record_->record, read->second)) unnamed_.erase(read);
+  }
   if (before_.has_value()) {
     const Status follows = CheckFollows(*before_, *record_);
     if (!follows.ok()) Damaged(follows.error().message());
@@ -187,6 +191,7 @@ Status Verifier::BeginAnchor(const AnchorName& name) {
     anchors_.erase(anchors_.begin());
     return Ok();
   }
+  if (CheckNamed(record_->record, anchor.value())) unnamed_.emplace(name, anchor.value());
   AnchorPlaces places(manifest);
   WW_TRY(auto load, target->BeginLoad(places.files()));
   loading_ = std::make_unique<Loading>(
@@ -248,6 +253,13 @@ void Verifier::FinishAnchor() {
   }
   loading_ = nullptr;
   anchors_.erase(anchors_.begin());
+}
+
+bool Verifier::CheckNamed(const Record& record, const KnownAnchor& anchor) {
+  if (!Contradicts(record, anchor)) return true;
+  Damaged(fmt::format("{}: its hash is not the one in the record of version {}", ManifestKey(anchor.manifest.name),
+                      record.version));
+  return false;
 }
 
 void Verifier::CheckReplayed() {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,6 +78,8 @@ class Verifier {
   void FinishAnchor();
   void EndVersion();
   void CheckReplayed();
+  // That the anchor is the one the record saw, if the record names it.
+  bool CheckNamed(const Record& record, const KnownAnchor& anchor);
   void Damaged(std::string sentence);
 
   const Run run_;
@@ -93,7 +96,8 @@ class Verifier {
   std::shared_ptr<const Layout> layout_;  // of record_; none if it cannot be read
   std::vector<std::vector<std::uint8_t>> parts_;
   bool parts_complete_ = true;
-  std::unique_ptr<MemoryTarget> replayed_;  // holds the state of version_, or nothing
+  std::map<AnchorName, KnownAnchor> unnamed_;  // anchors read; later records may still name them
+  std::unique_ptr<MemoryTarget> replayed_;     // holds the state of version_, or nothing
   std::unique_ptr<Loading> loading_;
 };
 

@@ -99,6 +99,7 @@ Result<GcStep> Collector::Begin() {
     old_marks_.push_back({known.mark.id, {known.mark.keys.begin(), known.mark.keys.end()}, {}});
   }
   versions_.newest = newest->record.version;
+  newest_ = newest->record;
   versions_.chains = {newest->record.chain};
   phase_ = Phase::kChains;
   return Worked(fmt::format("the newest version is {}", versions_.newest));
@@ -168,6 +169,9 @@ Result<AnchorCondition> Collector::ConditionOf(const AnchorName& name) const {
     return Corrupt(fmt::format("the record of version {} is missing from {}", name.version, run_.store().Name()));
   }
   const AnchorManifest& manifest = anchor.value().manifest;
+  if (Contradicts(record->record, anchor.value()) || Contradicts(newest_, anchor.value())) {
+    return AnchorCondition::kBroken;  // no reader takes it
+  }
   if (manifest.state != record->record.state || manifest.layout != record->record.layout) {
     return AnchorCondition::kAnothers;
   }

@@ -138,7 +138,8 @@ class Collector {
   GcProgress progress_;
 
   // The survey.
-  WallTime now_;  // when it began
+  WallTime now_;   // when it began
+  Record newest_;  // the newest one
   SurveyedVersions versions_;
   std::vector<OldMark> old_marks_;
   LivingLeases leases_;

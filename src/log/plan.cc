@@ -52,7 +52,7 @@ Result<Way> PlanWay(const Run& run, const Record& target, const std::optional<He
     if (anchors.size() == kAnchorsLookedAt) break;
     auto anchor = run.ReadAnchor(name);
     if (anchor.ok()) {
-      anchors.push_back(std::move(anchor).value());
+      if (!Contradicts(target, anchor.value())) anchors.push_back(std::move(anchor).value());
       continue;
     }
     // Gone or damaged: another will do.

@@ -259,6 +259,11 @@ Result<std::vector<KnownMark>> Run::ReadMarksWithTimes() const {
   return marks;
 }
 
+bool Contradicts(const Record& record, const KnownAnchor& anchor) {
+  return record.anchor.has_value() && record.anchor->name == anchor.manifest.name &&
+         record.anchor->manifest_hash != anchor.hash;
+}
+
 Status CheckFollows(const KnownRecord& before, const KnownRecord& next) {
   const Record& record = next.record;
   const auto refuse = [&](std::string_view why) {

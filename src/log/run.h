@@ -102,6 +102,9 @@ class Run {
   Wire wire_;
 };
 
+// Whether a record names that anchor with another hash: its anchor.json is not the one that the record's writer saw.
+[[nodiscard]] bool Contradicts(const Record& record, const KnownAnchor& anchor);
+
 // That `next` was made from `before`: the one after it, with its hash as the parent. kCorrupt otherwise.
 Status CheckFollows(const KnownRecord& before, const KnownRecord& next);
 

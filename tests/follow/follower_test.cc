@@ -384,6 +384,50 @@ TEST_F(FollowerTest, ADamagedAnchorIsLeftForAnother) {
   EXPECT_EQ(follower.status().detours, 1u);
 }
 
+// Whole in itself and of the right state, but with another configuration than the record's writer saw.
+TEST_F(FollowerTest, AnAnchorThatIsNotTheOneNamedIsLeftForAnother) {
+  for (int i = 0; i < 3; ++i) maker_.Publish();
+  const AnchorRef named = maker_.AddAnchor(2);
+  maker_.KnowAnchor(named);
+  maker_.Publish();
+  const std::string key = ManifestKey(named.name);
+  auto json = inner_.Get(key, kMaxPutBytes).value();
+  json.insert(json.begin() + 1, ' ');
+  ASSERT_TRUE(inner_.Put(key, json).ok());
+  store_.requests.clear();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  ExpectHolds(3);
+  EXPECT_THAT(store_.requests, Not(Contains(HasSubstr("read " + AnchorFolder(named.name)))));
+}
+
+// The same where only the record of the anchor's own version names it.
+TEST_F(FollowerTest, NorIsOneTakenThatItsOwnRecordDoesNotName) {
+  maker_.Publish();
+  maker_.Publish(/*rebase=*/true);
+  const AnchorName named = maker_.records()[1].record.anchor->name;
+  const AnchorRef other = maker_.AddAnchor(1);
+  maker_.KnowAnchor(other);  // the next record names this one, which is gone
+  maker_.Publish();
+  ASSERT_TRUE(inner_.Remove(ManifestKey(other.name)).ok());
+  const std::string key = ManifestKey(named);
+  const auto good = inner_.Get(key, kMaxPutBytes).value();
+  auto json = good;
+  json.insert(json.begin() + 1, ' ');
+  ASSERT_TRUE(inner_.Put(key, json).ok());
+  store_.requests.clear();
+  Follower follower = MakeFollower();
+  auto step = follower.Step();
+  for (int i = 0; i < 100 && step.ok(); ++i) step = follower.Step();
+  ASSERT_FALSE(step.ok());
+  EXPECT_EQ(step.error().code(), ErrorCode::kNotFound);
+  EXPECT_FALSE(target_.held().has_value());
+  EXPECT_THAT(store_.requests, Not(Contains(HasSubstr("read " + AnchorFolder(named)))));
+  ASSERT_TRUE(inner_.Put(key, good).ok());
+  Run_(follower);
+  ExpectHolds(2);
+}
+
 TEST_F(FollowerTest, AnUnreachableStoreChangesNothing) {
   maker_.Publish();
   Follower follower = MakeFollower();

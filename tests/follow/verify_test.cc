@@ -10,6 +10,7 @@ namespace weightwire {
 namespace {
 
 using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -131,6 +132,36 @@ TEST_F(VerifyTest, AnAnchorOfAnotherStateIsFound) {
   const std::string json = ToJson(manifest);
   ASSERT_TRUE(store_.Put(ManifestKey(anchor_), {reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}).ok());
   EXPECT_THAT(Verify().damage, Contains(HasSubstr("not those of version 3")));
+}
+
+// All that is in it fits together, but it is not what the records name: a configuration was exchanged.
+TEST_F(VerifyTest, AnAnchorJsonThatIsNotTheOneNamedIsFound) {
+  Publish();
+  const auto exchange = [&](const AnchorName& name) {
+    AnchorManifest manifest = maker_.run().ReadAnchor(name).value().manifest;
+    const std::string config = R"({"model_type":"other"})";
+    const std::span bytes(reinterpret_cast<const std::uint8_t*>(config.data()), config.size());
+    ASSERT_TRUE(store_.Put(AnchorFolder(name) + "config.json", bytes).ok());
+    ASSERT_EQ(manifest.files[0].name, "config.json");
+    manifest.files[0].size_bytes = config.size();
+    manifest.files[0].hash = ObjectHash(bytes);
+    const std::string json = ToJson(manifest);
+    ASSERT_TRUE(store_.Put(ManifestKey(name), {reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}).ok());
+  };
+  // The one that nobody names may list what it likes.
+  exchange(anchor_);
+  EXPECT_THAT(Verify().damage, IsEmpty());
+  // One that only a later record names.
+  maker_.KnowAnchor(maker_.AddAnchor(4));
+  const AnchorName later = maker_.records()[5].record.anchor->name;
+  maker_.Publish();
+  EXPECT_THAT(Verify().damage, IsEmpty());
+  exchange(later);
+  EXPECT_THAT(Verify().damage, ElementsAre(HasSubstr("in the record of version 6")));
+  // And the one of the record's own version.
+  const AnchorName first = maker_.records()[0].record.anchor->name;
+  exchange(first);
+  EXPECT_THAT(Verify().damage, Contains(HasSubstr("in the record of version 0")));
 }
 
 TEST_F(VerifyTest, ADamagedOrMissingRecordIsFound) {
