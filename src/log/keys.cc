@@ -114,9 +114,14 @@ bool MayBeCode(std::string_view name) {
   std::string lower(name);
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  if (lower.find(".so.") != std::string::npos) return true;  // libx.so.1
-  return std::any_of(kEndings.begin(), kEndings.end(),
-                     [&](std::string_view ending) { return lower.ends_with(ending); });
+  // Wherever one of them stands as a whole: libx.so.1, a.pkl.gz, a.egg/b.
+  return std::any_of(kEndings.begin(), kEndings.end(), [&](std::string_view ending) {
+    for (std::size_t at = lower.find(ending); at != std::string::npos; at = lower.find(ending, at + 1)) {
+      const std::size_t after = at + ending.size();
+      if (after == lower.size() || lower[after] == '.' || lower[after] == '/') return true;
+    }
+    return false;
+  });
 }
 
 }  // namespace weightwire

@@ -51,7 +51,8 @@ struct DeltaPlace {
 // The name of a file in an anchor, which will become a path: relative, no "..", no hidden segment, only the characters
 // of keys. kCorrupt otherwise.
 Status CheckFileName(std::string_view name);
-// Whether a file could run as code when loaded (.py, pickles, shared objects): such are carried only when asked for.
+// Whether a file could run as code when loaded (.py, pickles, shared objects; also packed, as a.pkl.gz): such are
+// carried only when asked for.
 [[nodiscard]] bool MayBeCode(std::string_view name);
 
 }  // namespace weightwire

@@ -118,11 +118,13 @@ TEST(FileNames, ThatMayBecomePaths) {
 }
 
 TEST(FileNames, ThatMayBeCode) {
-  for (const char* name : {"modeling.py", "MODELING.PY", "a/b.pyc", "pytorch_model.bin", "x.pkl", "x.Pickle", "x.pt",
-                           "x.pth", "x.ckpt", "lib.so", "lib.so.1", "x.npy", "run.sh"}) {
+  for (const char* name :
+       {"modeling.py", "MODELING.PY", "a/b.pyc", "pytorch_model.bin", "x.pkl", "x.Pickle", "x.pt", "x.pth", "x.ckpt",
+        "lib.so", "lib.so.1", "x.npy", "run.sh", "a.pkl.gz", "a.PY.json", "x.tar.py.zst", "a.egg/b.txt", "x.pypy.py"}) {
     EXPECT_TRUE(MayBeCode(name)) << name;
   }
-  for (const char* name : {"model.safetensors", "config.json", "tokenizer.model", "py", "a.py.json", "so", "x.sox"}) {
+  for (const char* name : {"model.safetensors", "config.json", "tokenizer.model", "py", "so", "x.sox", "x.pyx.json",
+                           "bin/x", "a.binary.txt", "x-py.gz"}) {
     EXPECT_FALSE(MayBeCode(name)) << name;
   }
 }
