@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace weightwire {
 namespace {
 
@@ -17,7 +15,11 @@ Error StillUnknown(const Store& store, std::string_view key, const Error& why) {
 }  // namespace
 
 Result<CommitOutcome> Commit(Store& store, std::string_view key, std::span<const std::uint8_t> bytes) {
-  WW_CHECK(bytes.size() <= kMaxCommitBytes);
+  if (bytes.size() > kMaxCommitBytes) {
+    return Error(ErrorCode::kLimit, fmt::format("cannot write {} to {}: it has {} bytes, more than the {} that readers "
+                                                "accept",
+                                                key, store.Name(), bytes.size(), kMaxCommitBytes));
+  }
   const auto put = store.PutIfAbsent(key, bytes);
   if (put.ok() && put.value() == PutOutcome::kCreated) return CommitOutcome::kOurs;
   if (!put.ok() && put.error().code() != ErrorCode::kUnknownOutcome) return put.error();

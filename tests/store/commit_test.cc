@@ -26,6 +26,12 @@ TEST_F(CommitTest, ALostAnswerIsReadBack) {
   EXPECT_EQ(store_.Calls("put-if-absent"), 1);
 }
 
+TEST_F(CommitTest, WhatNobodyWouldReadIsRefused) {
+  const std::vector<std::uint8_t> large(kMaxCommitBytes + 1);
+  ExpectError(Commit(store_, "v/1", large), ErrorCode::kLimit);
+  EXPECT_EQ(store_.Calls("put-if-absent"), 0);
+}
+
 TEST_F(CommitTest, ALostAnswerMayHideThatAnotherWon) {
   ASSERT_TRUE(store_.memory().Put("v/1", BytesOf("theirs")).ok());
   store_.Plan("put-if-absent", {Fault::kLostAnswer});
