@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "log/limits.h"
 #include "store/commit.h"
+#include "store/probe.h"
 
 namespace weightwire {
 namespace {
@@ -65,6 +66,10 @@ Result<GcStep> Collector::Step() {
       return RemoveMark();
     case Phase::kRemoveOldMarks:
       return RemoveOldMarks();
+    case Phase::kTidyLeases:
+      return Tidy(kLeasesPrefix, Phase::kTidyProbes);
+    case Phase::kTidyProbes:
+      return Tidy(kProbesPrefix, Phase::kDone);
     case Phase::kDone:
       break;
   }
@@ -306,6 +311,7 @@ Status Collector::JudgeFolder(const Folder& folder) {
 
 GcStep Collector::SurveyDone() {
   folders_.clear();
+  listed_all_ = false;  // of what comes next
   if (options_.dry_run) {
     return Done(fmt::format("{} objects of {} bytes may go", progress_.may_go.objects, progress_.may_go.bytes));
   }
@@ -449,12 +455,50 @@ Result<GcStep> Collector::RemoveOldMarks() {
   // a survey that was cut short does not know.
   while (!old_marks_.empty() && (progress_.more || !old_marks_.back().left.empty())) old_marks_.pop_back();
   if (old_marks_.empty()) {
-    return Done(fmt::format("removed {} objects of {} bytes", progress_.removed.objects, progress_.removed.bytes));
+    after_.clear();
+    phase_ = Phase::kTidyLeases;
+    return Worked(fmt::format("removed {} objects of {} bytes", progress_.removed.objects, progress_.removed.bytes));
   }
   const std::string key = MarkKey(old_marks_.back().id);
   WW_RETURN_IF_ERROR(run_.store().Remove(key));
   old_marks_.pop_back();
   return Worked(fmt::format("removed {}, of which nothing is left", key));
+}
+
+// --- what others left behind ---
+
+Result<GcStep> Collector::Tidy(std::string_view prefix, Phase next) {
+  Store& store = run_.store();
+  // Older than any lease can live, and than the minimum age besides: nobody counts on it.
+  const auto is_left = [&](const ObjectInfo& object) {
+    return IsOld(object.last_modified + std::chrono::seconds(kMaxLeaseSeconds) + kStoreClockSlack, now_,
+                 options_.policy);
+  };
+  if (queue_.empty()) {
+    WW_TRY(const auto page, store.List(prefix, after_, kPageEntries));
+    std::copy_if(page.begin(), page.end(), std::back_inserter(queue_), is_left);
+    if (page.size() == kPageEntries) {
+      after_ = page.back().key;
+    } else {
+      after_.clear();
+      listed_all_ = true;
+    }
+  } else {
+    // Its follower may have come back since.
+    const auto there = store.Stat(queue_.front().key);
+    if (!there.ok() && there.error().code() != ErrorCode::kNotFound) return there.error();
+    if (there.ok() && is_left(there.value())) {
+      WW_RETURN_IF_ERROR(store.Remove(queue_.front().key));
+      ++progress_.tidied.objects;
+      progress_.tidied.bytes += there.value().size_bytes;
+    }
+    queue_.pop_front();
+  }
+  if (!queue_.empty() || !listed_all_) return Worked(fmt::format("looking for what is left below {}", prefix));
+  listed_all_ = false;
+  phase_ = next;
+  if (next != Phase::kDone) return Worked(fmt::format("nothing old is left below {}", prefix));
+  return Done(fmt::format("removed {} objects of {} bytes", progress_.removed.objects, progress_.removed.bytes));
 }
 
 }  // namespace weightwire

@@ -55,6 +55,7 @@ struct GcProgress {
   GcAmount may_go;          // of that, what neither policy nor leases keep
   GcAmount kept_by_leases;  // what only leases keep
   GcAmount removed;
+  GcAmount tidied;  // besides: leases of followers long gone, and probes of writers that died
   std::uint64_t living_leases = 0;
   // A lease that cannot be read may need anything: as long as it may be alive, nothing goes.
   std::uint64_t damaged_leases = 0;
@@ -91,6 +92,8 @@ class Collector {
     kRemove,
     kRemoveMark,
     kRemoveOldMarks,
+    kTidyLeases,
+    kTidyProbes,
     kDone,
   };
 
@@ -119,6 +122,7 @@ class Collector {
   Result<GcStep> RemoveNext();
   Result<GcStep> RemoveMark();
   Result<GcStep> RemoveOldMarks();
+  Result<GcStep> Tidy(std::string_view prefix, Phase next);
 
   Result<AnchorCondition> ConditionOf(const AnchorName& name) const;
   Status JudgeFolder(const Folder& folder);

@@ -8,7 +8,7 @@
 namespace weightwire {
 
 Result<bool> HonoursPutIfAbsent(Store& store, Random& random) {
-  const std::string key = "probe/" + random.Hex128();
+  const std::string key = std::string(kProbesPrefix) + random.Hex128();
   // Different bytes, so that nothing can take the second for a repetition of the first.
   const std::vector<std::uint8_t> first = {'1'};
   const std::vector<std::uint8_t> second = {'2'};

@@ -8,7 +8,9 @@
 
 namespace weightwire {
 
-// Whether the store refuses the second of two PutIfAbsent calls, tried on a fresh object under "probe/", which is
+inline constexpr std::string_view kProbesPrefix = "probe/";
+
+// Whether the store refuses the second of two PutIfAbsent calls, tried on a fresh object under kProbesPrefix, which is
 // removed again. False: two writers could not be told apart there.
 Result<bool> HonoursPutIfAbsent(Store& store, Random& random);
 

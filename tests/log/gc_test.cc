@@ -508,6 +508,42 @@ TEST_F(GcTest, TheListOfAnAnchorGoesFirst) {
   EXPECT_EQ(list_gone.size(), 2U);
 }
 
+// Leases of followers that never came back, and probes of writers that died; by the store's time alone.
+TEST_F(GcTest, WhatOthersLeftBehindGoesOnceItIsOldEnough) {
+  Fill();
+  options_.policy.minimum_age = hours(6);
+  const Id gone = NewId(random_);
+  const Id back = NewId(random_);
+  Lease lease;
+  lease.run = history_.run().wire().run;
+  lease.name = "x";
+  for (const Id& id : {gone, back}) {
+    lease.follower = id;
+    ASSERT_TRUE(history_.run().PutLease(lease).ok());
+  }
+  history_.Put("leases/damaged", "not a lease");
+  history_.Put("probe/old", "1");
+  clock_.Advance(hours(24) + hours(6));
+  EXPECT_EQ(Collect().tidied.objects, 0U) << "within the slack of clocks";
+  EXPECT_EQ(Keys(kLeasesPrefix).size(), 3U);
+  clock_.Advance(std::chrono::seconds(3));
+  history_.Put("probe/young", "1");
+  // One comes back after it was listed.
+  store_.before = [&](Request request, std::string_view key) -> Status {
+    if (request == Request::kStat && key == LeaseKey(back)) {
+      lease.follower = back;
+      EXPECT_TRUE(history_.run().PutLease(lease).ok());
+    }
+    return Ok();
+  };
+  options_.dry_run = true;
+  EXPECT_EQ(Collect().tidied.objects, 0U);
+  options_.dry_run = false;
+  EXPECT_EQ(Collect().tidied.objects, 3U);
+  EXPECT_EQ(Keys(kLeasesPrefix), std::set<std::string>{LeaseKey(back)});
+  EXPECT_EQ(Keys("probe/"), std::set<std::string>{"probe/young"});
+}
+
 TEST_F(GcTest, NeedsToKnowHowToWrite) {
   Fill();
   Wire wire = history_.run().wire();
