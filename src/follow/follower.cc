@@ -301,11 +301,16 @@ Result<FollowerStep> Follower::Fetch() {
   const Record& record = next.known.record;
   const PartRef& part = (*record.delta)[next.parts.size()];
   if (IsMarked(part.key)) return GiveUpDelta(record.version);
-  std::vector<std::uint8_t> bytes(part.size_bytes);
-  SpanSink sink(bytes);
-  TransferOptions transfer;
-  transfer.threads = options_.fetch_threads;
-  const Status read = DownloadObject(run_.store(), part.key, part.size_bytes, part.hash, sink, transfer);
+  std::vector<std::uint8_t> bytes;
+  const auto fetch = [&]() -> Status {
+    WW_RETURN_IF_ERROR(run_.CheckPartSize(part));
+    bytes.resize(part.size_bytes);
+    SpanSink sink(bytes);
+    TransferOptions transfer;
+    transfer.threads = options_.fetch_threads;
+    return DownloadObject(run_.store(), part.key, part.size_bytes, part.hash, sink, transfer);
+  };
+  const Status read = fetch();
   if (!read.ok()) {
     if (!IsLostObject(read.error())) return read.error();
     if (read.error().code() == ErrorCode::kNotFound || ++next.attempts >= options_.fetch_attempts) {

@@ -119,8 +119,12 @@ Status Verifier::ReadDelta() {
     return Ok();
   }
   const PartRef& part = (*delta)[parts_.size()];
-  std::vector<std::uint8_t> bytes(part.size_bytes);
-  const Status read = run_.store().Read(part.key, 0, bytes);
+  std::vector<std::uint8_t> bytes;
+  Status read = run_.CheckPartSize(part);
+  if (read.ok()) {
+    bytes.resize(part.size_bytes);
+    read = run_.store().Read(part.key, 0, bytes);
+  }
   if (!read.ok() && !IsDamage(read.error())) return read.error();
   if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
     parts_complete_ = false;
@@ -180,7 +184,8 @@ Status Verifier::BeginAnchor(const AnchorName& name) {
   auto anchor = run_.ReadAnchor(name);
   if (!anchor.ok() && !IsDamage(anchor.error())) return anchor.error();
   if (!anchor.ok() || layout_ == nullptr) {
-    if (!anchor.ok()) Damaged(anchor.error().message());
+    // It was listed: if it is not there any more, gc has removed it meanwhile.
+    if (!anchor.ok() && anchor.error().code() != ErrorCode::kNotFound) Damaged(anchor.error().message());
     anchors_.erase(anchors_.begin());
     return Ok();
   }
@@ -211,6 +216,16 @@ Status Verifier::LoadPiece() {
   std::vector<std::uint8_t> piece(std::min(kHashChunkBytes, file.size_bytes - loading.offset));
   const Status read = run_.store().Read(key, loading.offset, piece);
   if (!read.ok() && !IsDamage(read.error())) return read.error();
+  if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
+    // gc removes anchor.json first: if that is gone too, nothing is wrong.
+    const auto manifest = run_.store().Stat(ManifestKey(loading.anchor.manifest.name));
+    if (!manifest.ok() && manifest.error().code() != ErrorCode::kNotFound) return manifest.error();
+    if (!manifest.ok()) {
+      loading_ = nullptr;
+      anchors_.erase(anchors_.begin());
+      return Ok();
+    }
+  }
   bool ends = !read.ok();
   if (!read.ok()) {
     Damaged(read.error().message());

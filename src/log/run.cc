@@ -56,6 +56,8 @@ bool IsDamage(const Error& error) {
 // Files of all anchors of a run: far above what a gc leaves behind.
 constexpr std::uint64_t kMaxAnchorObjects = std::uint64_t{1} << 22;
 constexpr std::uint64_t kMaxMarks = 1024;
+// A part that a record says is larger is asked for its size first.
+constexpr std::uint64_t kMaxTrustedPartBytes = std::uint64_t{64} << 20;
 
 }  // namespace
 
@@ -137,6 +139,14 @@ Result<std::optional<KnownRecord>> Run::FindNewest(std::optional<Version> known)
     }
   }
   return newest;
+}
+
+Status Run::CheckPartSize(const PartRef& part) const {
+  if (part.size_bytes <= kMaxTrustedPartBytes) return Ok();
+  WW_TRY(const ObjectInfo there, store_->Stat(part.key));
+  if (there.size_bytes == part.size_bytes) return Ok();
+  return Corrupt(fmt::format("it has {} bytes, and its record says {}", there.size_bytes, part.size_bytes))
+      .In(In(part.key, *store_));
 }
 
 Result<Layout> Run::ReadLayout(const Sha256Digest& hash) const {

@@ -73,6 +73,10 @@ class Run {
   // `known`, a version known to exist, doubles.
   [[nodiscard]] Result<std::optional<KnownRecord>> FindNewest(std::optional<Version> known) const;
 
+  // That a part has the size its record says, before memory of that size is taken: kCorrupt otherwise. Asked of large
+  // ones only, which a request more costs little.
+  [[nodiscard]] Status CheckPartSize(const PartRef& part) const;
+
   [[nodiscard]] Result<Layout> ReadLayout(const Sha256Digest& hash) const;
   // Stores it unless it is there.
   [[nodiscard]] Status PutLayout(const Layout& layout) const;

@@ -327,6 +327,23 @@ TEST_F(FollowerTest, ADamagedPartIsFetchedAgain) {
   EXPECT_EQ(follower.status().detours, 0u);
 }
 
+TEST_F(FollowerTest, NoMemoryIsTakenForAPartThatIsNotAsLargeAsItsRecordSays) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  maker_.Publish();
+  Record record = maker_.records()[1].record;
+  record.delta->front().size_bytes = std::uint64_t{1} << 40;
+  record.delta_bytes = std::uint64_t{1} << 40;
+  const std::string json = ToJson(record);
+  ASSERT_TRUE(inner_.Put(RecordKey(1), {reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}).ok());
+  auto step = follower.Step();
+  for (int i = 0; i < 100 && step.ok(); ++i) step = follower.Step();
+  ASSERT_FALSE(step.ok());
+  EXPECT_EQ(step.error().code(), ErrorCode::kNotFound) << step.error().message();  // no other way
+  ExpectHolds(0);
+}
+
 TEST_F(FollowerTest, APartThatStaysDamagedIsGoneAround) {
   maker_.Publish();
   Follower follower = MakeFollower();

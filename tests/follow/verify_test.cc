@@ -86,6 +86,44 @@ TEST_F(VerifyTest, WhatGcRemovedIsNoDamage) {
   EXPECT_EQ(report.states, 4U);
 }
 
+// A gc that is at work at the same time: what was listed and is gone when it is read.
+TEST_F(VerifyTest, WhatGcRemovesMeanwhileIsNoDamage) {
+  for (const std::string first : {"anchor.json", "config.json"}) {
+    SCOPED_TRACE(first);
+    Publish();
+    const auto files = maker_.run().ReadAnchor(anchor_).value().manifest.files;
+    Verifier verifier(Run::Open(store_).value(), 0, maker_.kernels(), maker_.pool());
+    const std::uint64_t anchors = maker_.newest() < 6 ? 1 : 2;  // before the one that goes
+    bool removed = false;
+    for (int steps = 0; steps < 10'000; ++steps) {
+      const auto done = verifier.Step();
+      ASSERT_TRUE(done.ok()) << done.error().message();
+      if (done.value()) break;
+      if (removed || verifier.report().anchors < anchors) continue;
+      // Either before its list is read, or in the middle of its files.
+      removed = true;
+      if (first == "config.json") {
+        while (verifier.at() < anchor_.version) ASSERT_TRUE(verifier.Step().ok());
+        for (int i = 0; i < 4; ++i) ASSERT_TRUE(verifier.Step().ok());
+      }
+      ASSERT_TRUE(store_.Remove(ManifestKey(anchor_)).ok());
+      for (const AnchorFile& file : files) ASSERT_TRUE(store_.Remove(AnchorFolder(anchor_) + file.name).ok());
+    }
+    EXPECT_TRUE(removed);
+    EXPECT_THAT(verifier.report().damage, IsEmpty());
+  }
+}
+
+TEST_F(VerifyTest, APartOfAnotherSizeThanItsRecordSaysTakesNoMemory) {
+  Publish();
+  Record record = maker_.records()[5].record;
+  record.delta->front().size_bytes = std::uint64_t{1} << 40;
+  record.delta_bytes = maker_.records()[4].record.delta_bytes + (std::uint64_t{1} << 40);
+  const std::string json = ToJson(record);
+  ASSERT_TRUE(store_.Put(RecordKey(5), {reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}).ok());
+  EXPECT_THAT(Verify().damage, Contains(HasSubstr("its record says 1099511627776")));
+}
+
 TEST_F(VerifyTest, NoWayToTheNewestVersionIsDamage) {
   Publish();
   ASSERT_TRUE(store_.Remove(Part(4).key).ok());
