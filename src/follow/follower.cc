@@ -249,7 +249,7 @@ Status Follower::WriteLease() {
   const auto before = tools_.clock->Monotonic();
   const Lease lease = CurrentLease();
   if (leased_anchor_ != lease.needs_anchor) leased_anchor_.reset();  // whatever the outcome
-  const Status put = run_.PutLease(lease);
+  Status put = run_.PutLease(lease);
   if (!put.ok()) {
     if (MayPass(put.error())) return put;
     // Nor may it be the business of somebody who only reads: protected by minimum age alone.
