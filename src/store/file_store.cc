@@ -129,13 +129,23 @@ Error FileStore::Failure(const char* doing, std::string_view key, int error) con
   return {CodeOf(error), fmt::format("cannot {} {} in {}: {}", doing, key, name_, reason)};
 }
 
+Error FileStore::NotFound(std::string_view key) {
+  struct stat status {};
+  const bool exists = ::stat(root_.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) was_there_ = true;
+  if (exists ? S_ISDIR(status.st_mode) : !was_there_) return ObjectNotFound(key, *this);
+  return {ErrorCode::kUnavailable,
+          fmt::format("cannot look for {} in {}: {}", key, name_,
+                      exists ? "it is not a directory" : "the directory is not there any more")};
+}
+
 Result<std::vector<std::uint8_t>> FileStore::DoGet(std::string_view key, std::uint64_t max_bytes) {
   Descriptor file;
   int error = OpenFile(root_ / key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, &file);
   struct stat status {};
   if (error == 0 && ::fstat(file.number(), &status) != 0) error = errno;
   if (error == 0 && !S_ISREG(status.st_mode)) error = ENOENT;
-  if (MeansNotFound(error)) return ObjectNotFound(key, *this);
+  if (MeansNotFound(error)) return NotFound(key);
   if (error != 0) return Failure("read", key, error);
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (size > max_bytes) return ObjectTooLarge(key, *this, size, max_bytes);
@@ -144,6 +154,7 @@ Result<std::vector<std::uint8_t>> FileStore::DoGet(std::string_view key, std::ui
   error = ReadFully(file, 0, bytes, &count);
   if (error != 0) return Failure("read", key, error);
   if (count != size) return ObjectEndsEarly(key, *this, size, count);
+  was_there_ = true;
   return bytes;
 }
 
@@ -152,7 +163,7 @@ Status FileStore::DoRead(std::string_view key, std::uint64_t offset, std::span<s
   int error = OpenFile(root_ / key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, &file);
   std::size_t count = 0;
   if (error == 0) error = ReadFully(file, offset, out, &count);  // a directory opens, but does not read
-  if (MeansNotFound(error)) return ObjectNotFound(key, *this);
+  if (MeansNotFound(error)) return NotFound(key);
   if (error != 0) return Failure("read", key, error);
   if (count == out.size()) return Ok();
   struct stat status {};
@@ -164,7 +175,7 @@ Result<ObjectInfo> FileStore::DoStat(std::string_view key) {
   struct stat status {};
   int error = StatLink(root_ / key, &status);
   if (error == 0 && !S_ISREG(status.st_mode)) error = ENOENT;
-  if (MeansNotFound(error)) return ObjectNotFound(key, *this);
+  if (MeansNotFound(error)) return NotFound(key);
   if (error != 0) return Failure("look at", key, error);
   return ObjectInfo{std::string(key), static_cast<std::uint64_t>(status.st_size), ModifiedTime(status)};
 }

@@ -52,6 +52,9 @@ class FileStore final : public Store {
   // Removes what crashed writers left in tmp, once. The fresh file tells the file system's time.
   void RemoveOldTemporariesOnce(const std::filesystem::path& fresh);
 
+  // That there is no such object; or kUnavailable if the whole directory has gone, as a mount does, or is none: then
+  // nothing can be said of what it holds.
+  [[nodiscard]] Error NotFound(std::string_view key);
   // "cannot DOING KEY in NAME: reason", with the code that fits.
   [[nodiscard]] Error Failure(const char* doing, std::string_view key, int error) const;
   // Gives the temporary file its name, in a directory that is made if need be, and flushes that.
@@ -68,6 +71,7 @@ class FileStore final : public Store {
   std::mutex random_mutex_;
   SystemRandom random_;  // guarded by random_mutex_
   std::atomic<bool> cleaned_ = false;
+  std::atomic<bool> was_there_ = false;  // the directory, at some time
 };
 
 }  // namespace weightwire

@@ -42,6 +42,24 @@ TEST_F(FileStoreTest, ReadingDoesNotMakeTheDirectoryAndWritingDoes) {
   EXPECT_EQ(testing::ReadAll(root_ / "x" / "y"), "z");
 }
 
+// A follower that reads "not found" believes that there is nothing newer.
+TEST_F(FileStoreTest, ADirectoryThatHasGoneIsNotAnEmptyOne) {
+  ASSERT_TRUE(Succeeds(store_.Put("a", BytesOf("1"))));
+  ExpectError(store_.Get("b", kSmall), ErrorCode::kNotFound);
+  const std::filesystem::path away = directory_ / "away";
+  std::filesystem::rename(root_, away);
+  ExpectError(store_.Get("b", kSmall), ErrorCode::kUnavailable);
+  ExpectError(store_.Stat("a"), ErrorCode::kUnavailable);
+  std::filesystem::rename(away, root_);
+  ExpectError(store_.Get("b", kSmall), ErrorCode::kNotFound);
+}
+
+TEST_F(FileStoreTest, AFileIsNoEmptyDirectory) {
+  std::filesystem::create_directories(root_.parent_path());
+  testing::WriteAll(root_, "not a directory");
+  ExpectError(store_.Get("a", kSmall), ErrorCode::kUnavailable);
+}
+
 TEST_F(FileStoreTest, WritesLeaveNoTemporaryFiles) {
   ASSERT_TRUE(Succeeds(store_.Put("a", BytesOf("1"))));
   ASSERT_TRUE(Succeeds(store_.PutIfAbsent("b", BytesOf("1"))));
