@@ -9,12 +9,6 @@
 namespace weightwire {
 
 Result<HugeBuffer> HugeBuffer::Allocate(std::size_t size) {
-  WW_TRY(HugeBuffer buffer, AllocateUntouched(size));
-  std::memset(buffer.begin_, 0, size);
-  return buffer;
-}
-
-Result<HugeBuffer> HugeBuffer::AllocateUntouched(std::size_t size) {
   constexpr std::size_t kPage = std::size_t{1} << 21;
   const std::size_t map_size = size + kPage;
   void* map = ::mmap(nullptr, map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -22,6 +16,7 @@ Result<HugeBuffer> HugeBuffer::AllocateUntouched(std::size_t size) {
   auto* bytes = static_cast<std::uint8_t*>(map);
   std::uint8_t* begin = bytes + (kPage - reinterpret_cast<std::uintptr_t>(map) % kPage) % kPage;
   ::madvise(begin, size, MADV_HUGEPAGE);
+  std::memset(begin, 0, size);
   return HugeBuffer(map, map_size, begin, size);
 }
 

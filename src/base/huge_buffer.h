@@ -1,4 +1,4 @@
-// Memory of our own in large pages, where the system gives them: a model's weights, and other arrays of megabytes.
+// Memory as a trainer or an engine holds its weights in: our own, touched, in large pages where the system gives them.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,8 @@ namespace weightwire {
 // Zeroed. Movable; the bytes stay where they are.
 class HugeBuffer {
  public:
-  // Touched: the system has given every page. kIo when there is not enough memory.
+  // kIo when there is not enough memory.
   static Result<HugeBuffer> Allocate(std::size_t size);
-  // The same, but pages come as they are touched.
-  static Result<HugeBuffer> AllocateUntouched(std::size_t size);
 
   HugeBuffer(HugeBuffer&& other) noexcept;
   HugeBuffer& operator=(HugeBuffer&& other) = delete;

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "base/huge_buffer.h"
+#include "base/memory_pool.h"
 #include "base/result.h"
 
 namespace weightwire {
@@ -27,11 +28,7 @@ class KeptBits {
   Result<ReplacedUnits> Keep(ReplacedUnits units);
 
  private:
-  // `size` more bytes, aligned for anything.
-  Result<std::uint8_t*> Room(std::size_t size);
-
-  std::vector<HugeBuffer> pieces_;
-  std::size_t used_ = 0;  // of the last piece
+  std::vector<std::shared_ptr<MemoryPool>> pieces_;  // the last one has room
 };
 
 }  // namespace weightwire
