@@ -40,4 +40,9 @@ class Error {
   std::string message_;
 };
 
+// Whether what failed may go well later without anybody doing anything.
+[[nodiscard]] inline bool MayPass(const Error& error) {
+  return error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kUnknownOutcome;
+}
+
 }  // namespace weightwire

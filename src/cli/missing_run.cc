@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "runner/follow_loop.h"
 #include "runner/init_run.h"
 
 namespace weightwire {

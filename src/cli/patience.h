@@ -6,7 +6,6 @@
 
 #include "base/result.h"
 #include "cli/interrupt.h"
-#include "runner/follow_loop.h"
 
 namespace weightwire {
 

@@ -19,10 +19,6 @@ constexpr int kRenewalsPerLease = 3;
 // One that failed for the moment is tried again after this share.
 constexpr int kTriesPerLease = 30;
 
-bool MayPass(const Error& error) {
-  return error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kUnknownOutcome;
-}
-
 bool IsLostObject(const Error& error) {
   return error.code() == ErrorCode::kNotFound || error.code() == ErrorCode::kCorrupt;
 }

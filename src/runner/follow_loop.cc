@@ -74,10 +74,6 @@ class Trouble {
 
 }  // namespace
 
-bool MayPass(const Error& error) {
-  return error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kUnknownOutcome;
-}
-
 Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& options, const FollowLoopTools& tools,
                               const FollowLoopEvents& events) {
   Trouble trouble(options, events);

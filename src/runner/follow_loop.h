@@ -62,9 +62,6 @@ enum class FollowEnd : std::uint8_t {
   kStopped,   // by the sleeper or by `stepped`
 };
 
-// Whether trying again may help without anybody doing anything.
-[[nodiscard]] bool MayPass(const Error& error);
-
 // Gives no lease back: the caller decides whether the follower comes again.
 Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& options, const FollowLoopTools& tools,
                               const FollowLoopEvents& events);
