@@ -48,6 +48,7 @@ class PyPublisher {
     publisher.drop_lost_versions = nb::cast<bool>(options["drop_lost_versions"]);
     if (state.has_value()) publisher.state_directory = *state;
     if (carried.has_value()) publisher.carried_directory = *carried;
+    publisher.carry_code = nb::cast<bool>(options["carry_code"]);
 
     const nb::gil_scoped_release release;
     session_->Open(

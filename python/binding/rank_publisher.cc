@@ -58,6 +58,7 @@ class PyRankPublisher {
     rank.max_versions = nb::cast<std::uint64_t>(options["spool_versions"]);
     rank.anchor_files.adapter = nb::cast<bool>(options["adapter"]);
     if (carried.has_value()) rank.carried_directory = *carried;
+    rank.carry_code = nb::cast<bool>(options["carry_code"]);
     const nb::gil_scoped_release release;
     session_->Open(
         access,

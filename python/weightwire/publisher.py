@@ -223,6 +223,7 @@ class Publisher:
                     adapters "merged" into them
     carry           a directory whose configuration and tokenizer files go with every anchor; by default, those of a
                     transformers model and of `tokenizer`
+    carry_code      carry what could run as code when loaded too (.py, pickles); readers still have to ask for it
     state           a directory for what a restart needs: the versions not sent yet and, with base="file", the base
                     copy. Without it both are in memory
     when_full       what to do when `spool_versions` versions wait to be sent: "wait" for room, or "skip": the next
@@ -244,6 +245,7 @@ class Publisher:
         lora: Lora = "adapter",
         tokenizer: Any = None,
         carry: str | os.PathLike[str] | None = None,
+        carry_code: bool = False,
         state: str | os.PathLike[str] | None = None,
         base: Literal["memory", "file"] = "memory",
         when_full: Literal["wait", "skip"] = "wait",
@@ -284,6 +286,7 @@ class Publisher:
                 "state": None if state is None else os.fspath(state),
                 "base_in_file": base == "file",
                 "carried": None if carry is None else os.fspath(carry),
+                "carry_code": bool(carry_code),
                 "adapter": lora == "adapter" and is_peft(unwrap(model)),
                 "single_writer": bool(single_writer),
                 "drop_lost_versions": bool(drop_lost_versions),
