@@ -1,33 +1,30 @@
-// Memory as a trainer or an engine holds its weights in: our own, touched, in large pages where the system gives them.
+// Memory as a trainer or an engine holds its weights in: our own, zeroed and touched.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
+#include "base/large_block.h"
 #include "base/result.h"
 
 namespace weightwire {
 
-// Zeroed. Movable; the bytes stay where they are.
+// Movable; the bytes stay where they are.
 class HugeBuffer {
  public:
   // kIo when there is not enough memory.
-  static Result<HugeBuffer> Allocate(std::size_t size);
+  static Result<HugeBuffer> Allocate(std::size_t size, Pages pages = Pages::kLarge);
 
-  HugeBuffer(HugeBuffer&& other) noexcept;
-  HugeBuffer& operator=(HugeBuffer&& other) = delete;
-  ~HugeBuffer();
-
-  [[nodiscard]] std::span<std::uint8_t> bytes() const { return {begin_, size_}; }
+  [[nodiscard]] std::span<std::uint8_t> bytes() const {
+    return {reinterpret_cast<std::uint8_t*>(block_.begin()), size_};
+  }
 
  private:
-  HugeBuffer(void* map, std::size_t map_size, std::uint8_t* begin, std::size_t size)
-      : map_(map), map_size_(map_size), begin_(begin), size_(size) {}
+  HugeBuffer(LargeBlock block, std::size_t size) : block_(std::move(block)), size_(size) {}
 
-  void* map_;
-  std::size_t map_size_;
-  std::uint8_t* begin_;
+  LargeBlock block_;
   std::size_t size_;
 };
 

@@ -7,6 +7,9 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <utility>
+
+#include "base/large_block.h"
 
 namespace weightwire {
 
@@ -18,7 +21,6 @@ class MemoryPool {
 
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
-  ~MemoryPool();
 
   // What a piece takes of the pool.
   static constexpr std::size_t Rounded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -29,10 +31,10 @@ class MemoryPool {
  private:
   static constexpr std::size_t kAlignment = 64;
 
-  MemoryPool(std::byte* begin, std::size_t size) : begin_(begin), size_(size) {}
+  MemoryPool(LargeBlock block, std::size_t size) : block_(std::move(block)), size_(size) {}
 
-  std::byte* begin_;
-  std::size_t size_;
+  LargeBlock block_;
+  std::size_t size_;  // the block may be larger
   std::atomic<std::size_t> taken_ = 0;
 };
 

@@ -152,14 +152,14 @@ Status RunApply(const ApplyOptions& options) {
     deltas.push_back(std::move(delta));
   }
   WW_TRY(const Staged staged, StageAll(deltas, options, machine));
-  const StagedChange change = StagedChange::Fold(staged.changes);
+  const std::shared_ptr<const StagedChange> change = StagedChange::Fold(staged.changes);
   if (options.in_place) {
     const Progress progress("updating " + options.base.string());
-    WW_RETURN_IF_ERROR(UpdateInPlace(options.base, staged.base, change, in_place));
+    WW_RETURN_IF_ERROR(UpdateInPlace(options.base, staged.base, *change, in_place));
   } else {
     WW_RETURN_IF_ERROR(WriteOutput(staged, *options.output));
   }
-  Report(options, change);
+  Report(options, *change);
   return Ok();
 }
 

@@ -593,7 +593,7 @@ class Stager {
   template <typename Unit>
   class ChunkWriter {
    public:
-    // `expected` is how many units will come, if that is known. A pool is for one chunk of so many.
+    // `expected` is how many units will come, or 0 if that is not known. A pool is for one chunk of so many.
     ChunkWriter(const Entry& entry, Job& job, std::size_t expected, const Kernels& kernels,
                 const std::shared_ptr<MemoryPool>& pool = nullptr)
         : map_(*entry.map),
@@ -608,13 +608,10 @@ class Stager {
     // `at` counts from the job's first unit, ascending.
     void Add(std::uint64_t at, Unit old_unit, Unit new_unit) {
       const std::uint64_t box_unit = job_.first_unit + at;
-      if (box_unit >= run_end_) [[unlikely]] {
-        Flush();
+      if (box_unit >= run_end_) [[unlikely]]
         NextRun(box_unit);
-      }
-      if (count_ == chunk_.offsets.size()) [[unlikely]]
-        Grow(1);
       const std::uint64_t unit = box_unit + to_tensor_;
+      MakeRoom(unit, 1, 1);
       digest_.Change<Unit>(unit, old_unit, new_unit);
       chunk_.offsets[count_] = static_cast<std::uint32_t>(unit - chunk_.first_unit);
       StoreUnit<Unit>(chunk_.old_units.data(), count_, old_unit);
@@ -634,8 +631,8 @@ class Stager {
         return;
       }
       // All of it within one run of the tensor.
-      if (count_ + tile.changed > chunk_.offsets.size()) Grow(tile.changed);
       const std::uint64_t unit = box_unit + to_tensor_;
+      MakeRoom(unit, tile.unit_count, tile.changed);
       const auto offset = static_cast<std::uint32_t>(unit - chunk_.first_unit);
       std::uint32_t* offsets = chunk_.offsets.data() + count_;
       std::uint8_t* old_units = chunk_.old_units.data() + count_ * sizeof(Unit);
@@ -660,9 +657,15 @@ class Stager {
     }
 
    private:
-    void Grow(std::size_t more) {
-      const bool one_run = map_.is_contiguous();
-      Resize(one_run && expected_ > count_ ? expected_ : std::max<std::size_t>({16, 2 * count_, count_ + more}));
+    // For `changed` more in units [unit, unit + units), which follow on what there is.
+    void MakeRoom(std::uint64_t unit, std::uint32_t units, std::size_t changed) {
+      constexpr std::uint64_t kMaxOffset = 0xffffffff;
+      if (count_ != 0 && unit + units - 1 - chunk_.first_unit > kMaxOffset) [[unlikely]]
+        Flush();
+      if (count_ == 0) chunk_.first_unit = unit;
+      if (count_ + changed > chunk_.offsets.size()) [[unlikely]] {
+        Resize(std::max(expected_ > count_ ? expected_ : std::max<std::size_t>(16, 2 * count_), count_ + changed));
+      }
     }
 
     void Resize(std::size_t count) {
@@ -676,14 +679,19 @@ class Stager {
       to_tensor_ = map_.RunStart(run) - run * map_.run_units();  // modulo 2^64
       run_begin_ = run * map_.run_units();
       run_end_ = run_begin_ + map_.run_units();
-      chunk_.first_unit = box_unit + to_tensor_;
     }
 
     void Flush() {
       if (count_ == 0) return;
       Resize(count_);
+      if (expected_ == 0) {
+        chunk_.offsets.shrink_to_fit();
+        chunk_.old_units.shrink_to_fit();
+        chunk_.new_units.shrink_to_fit();
+      }
       job_.chunks.push_back(std::move(chunk_));
       chunk_ = {};
+      expected_ -= std::min(expected_, count_);
       count_ = 0;
     }
 
@@ -706,6 +714,12 @@ class Stager {
       const std::optional<std::size_t> origin = OriginOf(i);
       if (origin.has_value()) digests[i] = base_.digests()[*origin];
     }
+    // By tensor, as they come from the jobs; boxes come in any order, and their runs interleave.
+    struct Found {
+      const Entry* entry;  // the last of its tensor
+      std::vector<StagedChunk> chunks;
+    };
+    std::vector<Found> found;
     std::size_t job = 0;
     std::vector<StagedChunk> chunks;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -727,18 +741,25 @@ class Stager {
         return Damaged("'" + name + "' has another number of changes than promised");
       }
       digests[entry.index->tensor] += change;
-      if (entry.is_new) {
-        builder.AddNew(entry.index->tensor, entry.map->unit_bytes(), {entry.payload.begin(), entry.payload.end()});
-      } else if (i + 1 == entries_.size() || entries_[i + 1].index->tensor != entry.index->tensor) {
-        // Boxes come in any order, and their runs interleave.
-        std::sort(chunks.begin(), chunks.end(),
-                  [](const StagedChunk& a, const StagedChunk& b) { return a.first_unit < b.first_unit; });
-        if (!chunks.empty()) builder.AddChanged(entry.index->tensor, entry.map->unit_bytes(), std::move(chunks));
+      if (i + 1 == entries_.size() || entries_[i + 1].index->tensor != entry.index->tensor) {
+        if (entry.is_new || !chunks.empty()) found.push_back({&entry, std::move(chunks)});
         chunks.clear();
       }
     }
     if (promised_.has_value() && StateDigest(*after_, digests) != promised_->after) {
       return Damaged("the state after the change is not the promised one");
+    }
+    pool_.ParallelFor(found.size(), [&](std::size_t i, std::size_t) {
+      const auto unit_bytes = static_cast<std::size_t>(found[i].entry->map->unit_bytes());
+      found[i].chunks = InOrder(std::move(found[i].chunks), unit_bytes);
+    });
+    for (Found& tensor : found) {
+      const Entry& entry = *tensor.entry;
+      if (entry.is_new) {
+        builder.AddNew(entry.index->tensor, entry.map->unit_bytes(), {entry.payload.begin(), entry.payload.end()});
+      } else {
+        builder.AddChanged(entry.index->tensor, entry.map->unit_bytes(), std::move(tensor.chunks));
+      }
     }
     return std::make_shared<const StagedChange>(builder.Finish(std::move(digests)));
   }

@@ -10,6 +10,10 @@
 
 namespace weightwire {
 
+// The same changes in stretches that do not overlap, ascending. They may come in any order and interleave, as the
+// columns of a matrix do that several ranks share, but no unit may change twice.
+std::vector<StagedChunk> InOrder(std::vector<StagedChunk> chunks, std::size_t unit_bytes);
+
 class StagedChangeBuilder {
  public:
   StagedChangeBuilder(std::shared_ptr<const Layout> before, std::shared_ptr<const Layout> after,
@@ -19,7 +23,7 @@ class StagedChangeBuilder {
     change_.digests_before_ = std::move(digests_before);
   }
 
-  // Tensors in ascending order; a tensor's chunks ascending and not empty.
+  // Tensors in ascending order; a tensor's chunks ascending, without overlap, and not empty.
   void AddChanged(std::size_t tensor, int unit_bytes, std::vector<StagedChunk> chunks) {
     StagedTensor staged;
     staged.tensor_ = tensor;

@@ -36,37 +36,90 @@ void Scatter(std::span<const StagedChunk> chunks, int unit_bytes, UnfilledVector
   });
 }
 
+struct Change {
+  std::uint64_t unit;
+  const std::uint8_t* new_unit;
+  const std::uint8_t* old_unit;
+};
+
+// Walks the changes of a list of chunks.
+struct Cursor {
+  std::span<const StagedChunk> chunks;
+  std::size_t width;
+  std::size_t k = 0;
+
+  [[nodiscard]] bool done() const { return chunks.empty(); }
+  [[nodiscard]] Change operator*() const {
+    const StagedChunk& chunk = chunks.front();
+    return {chunk.first_unit + chunk.offsets[k], chunk.new_units.data() + k * width,
+            chunk.old_units.data() + k * width};
+  }
+  void operator++() {
+    if (++k == chunks.front().offsets.size()) {
+      chunks = chunks.subspan(1);
+      k = 0;
+    }
+  }
+};
+
+constexpr std::uint64_t kMaxOffset = 0xffffffff;
+
+std::uint64_t LastUnit(const StagedChunk& chunk) { return chunk.first_unit + chunk.offsets.back(); }
+
+// One chunk, or a few where the stretch is too long for one, of chunks that interleave.
+std::vector<StagedChunk> Interleaved(std::span<const StagedChunk> chunks, std::size_t width) {
+  std::size_t count = 0;
+  std::vector<Cursor> cursors;  // a heap: the one with the smallest unit in front
+  for (const StagedChunk& chunk : chunks) {
+    count += chunk.offsets.size();
+    cursors.push_back({{&chunk, 1}, width});
+  }
+  const auto later = [](const Cursor& a, const Cursor& b) { return (*a).unit > (*b).unit; };
+  std::make_heap(cursors.begin(), cursors.end(), later);
+  std::vector<StagedChunk> result;
+  std::size_t written = 0;  // to the last chunk
+  const auto finish = [&] {
+    if (result.empty()) return;
+    result.back().offsets.resize(written);
+    result.back().new_units.resize(written * width);
+    result.back().old_units.resize(written * width);
+    count -= written;
+    written = 0;
+  };
+  while (!cursors.empty()) {
+    std::pop_heap(cursors.begin(), cursors.end(), later);
+    const Change change = *cursors.back();
+    if (result.empty() || change.unit - result.back().first_unit > kMaxOffset) {
+      finish();
+      StagedChunk& chunk = result.emplace_back();
+      chunk.first_unit = change.unit;
+      chunk.offsets.resize(count);
+      chunk.new_units.resize(count * width);
+      chunk.old_units.resize(count * width);
+    }
+    StagedChunk& chunk = result.back();
+    chunk.offsets[written] = static_cast<std::uint32_t>(change.unit - chunk.first_unit);
+    std::memcpy(chunk.new_units.data() + written * width, change.new_unit, width);
+    std::memcpy(chunk.old_units.data() + written * width, change.old_unit, width);
+    ++written;
+    ++cursors.back();
+    if (cursors.back().done()) {
+      cursors.pop_back();
+    } else {
+      std::push_heap(cursors.begin(), cursors.end(), later);
+    }
+  }
+  finish();
+  return result;
+}
+
 // Two changes of one tensor, one after the other, as one.
 std::vector<StagedChunk> Merge(std::span<const StagedChunk> first, std::span<const StagedChunk> second,
                                std::size_t width) {
-  struct Change {
-    std::uint64_t unit;
-    const std::uint8_t* new_unit;
-    const std::uint8_t* old_unit;
-  };
-  // Walks the changes of a list of chunks.
-  struct Cursor {
-    std::span<const StagedChunk> chunks;
-    std::size_t width;
-    std::size_t k = 0;
-
-    [[nodiscard]] bool done() const { return chunks.empty(); }
-    [[nodiscard]] Change operator*() const {
-      const StagedChunk& chunk = chunks.front();
-      return {chunk.first_unit + chunk.offsets[k], chunk.new_units.data() + k * width,
-              chunk.old_units.data() + k * width};
-    }
-    void operator++() {
-      if (++k == chunks.front().offsets.size()) {
-        chunks = chunks.subspan(1);
-        k = 0;
-      }
-    }
-  };
   std::vector<StagedChunk> chunks;
   const auto append = [&](const Change& change) {
     if (std::memcmp(change.new_unit, change.old_unit, width) == 0) return;  // there and back again
-    if (chunks.empty() || change.unit - chunks.back().first_unit > 0xffffffff)
+    if (chunks.empty() || change.unit - chunks.back().first_unit > kMaxOffset)
       chunks.push_back({change.unit, {}, {}, {}});
     StagedChunk& chunk = chunks.back();
     chunk.offsets.push_back(static_cast<std::uint32_t>(change.unit - chunk.first_unit));
@@ -92,6 +145,27 @@ std::vector<StagedChunk> Merge(std::span<const StagedChunk> first, std::span<con
 }
 
 }  // namespace
+
+std::vector<StagedChunk> InOrder(std::vector<StagedChunk> chunks, std::size_t unit_bytes) {
+  std::sort(chunks.begin(), chunks.end(),
+            [](const StagedChunk& a, const StagedChunk& b) { return a.first_unit < b.first_unit; });
+  std::vector<StagedChunk> result;
+  for (std::size_t begin = 0; begin < chunks.size();) {
+    std::uint64_t last = LastUnit(chunks[begin]);
+    std::size_t end = begin + 1;
+    for (; end < chunks.size() && chunks[end].first_unit <= last; ++end) last = std::max(last, LastUnit(chunks[end]));
+    if (end == begin + 1) {
+      result.push_back(std::move(chunks[begin]));
+    } else {
+      for (StagedChunk& chunk : Interleaved(std::span(chunks).subspan(begin, end - begin), unit_bytes)) {
+        result.push_back(std::move(chunk));
+      }
+      for (std::size_t i = begin; i < end; ++i) chunks[i] = {};
+    }
+    begin = end;
+  }
+  return result;
+}
 
 void StagedTensor::Write(std::span<std::uint8_t> tensor_bytes) const {
   if (is_new_) {
@@ -127,8 +201,9 @@ StagedChange StagedChange::Nothing(std::shared_ptr<const Layout> layout, std::ve
   return builder.Finish(std::move(digests));
 }
 
-StagedChange StagedChange::Fold(std::span<const std::shared_ptr<const StagedChange>> changes) {
+std::shared_ptr<const StagedChange> StagedChange::Fold(std::span<const std::shared_ptr<const StagedChange>> changes) {
   WW_CHECK(!changes.empty());
+  if (changes.size() == 1) return changes.front();
   const StagedChange& last = *changes.back();
   StagedChangeBuilder builder(changes.front()->layout_before_, last.layout_after_, changes.front()->digests_before_);
   for (std::size_t tensor = 0; tensor < last.layout_after_->size(); ++tensor) {
@@ -158,7 +233,7 @@ StagedChange StagedChange::Fold(std::span<const std::shared_ptr<const StagedChan
     }
     if (!merged.empty()) builder.AddChanged(tensor, unit_bytes, std::move(merged));
   }
-  return builder.Finish(last.digests_after_);
+  return std::make_shared<const StagedChange>(builder.Finish(last.digests_after_));
 }
 
 }  // namespace weightwire

@@ -84,7 +84,7 @@ class StagedChange {
 
   // One change that does what `changes` do one after another. REQUIRES: at least one; each begins where the one before
   // ends.
-  static StagedChange Fold(std::span<const std::shared_ptr<const StagedChange>> changes);
+  static std::shared_ptr<const StagedChange> Fold(std::span<const std::shared_ptr<const StagedChange>> changes);
 
  private:
   friend class StagedChangeBuilder;

@@ -379,7 +379,7 @@ std::shared_ptr<const StagedChange> Follower::Staged() const {
   if (staged_.size() == 1) return staged_.front().change;
   std::vector<std::shared_ptr<const StagedChange>> changes;
   for (const StagedVersion& staged : staged_) changes.push_back(staged.change);
-  return std::make_shared<const StagedChange>(StagedChange::Fold(changes));
+  return StagedChange::Fold(changes);
 }
 
 Status Follower::Apply() {

@@ -342,27 +342,6 @@ std::vector<Box> AnyPartition(Random& random, const TensorSpec& spec) {
   return boxes;
 }
 
-Bytes Gathered(const TensorSpec& spec, const Box& box, const Bytes& tensor) {
-  const BoxMap map = BoxMap::Of(spec, box).value();
-  const auto width = static_cast<std::size_t>(map.unit_bytes());
-  Bytes bytes(map.unit_count() * width);
-  map.ForEachRun(0, map.unit_count(), [&](std::uint64_t at, std::uint64_t unit, std::uint64_t count) {
-    std::memcpy(bytes.data() + at * width, tensor.data() + unit * width, count * width);
-  });
-  return bytes;
-}
-
-// The digest of a box: of the tensor with zeros outside.
-Digest BoxDigest(const TensorSpec& spec, const Box& box, const Bytes& tensor) {
-  const BoxMap map = BoxMap::Of(spec, box).value();
-  const auto width = static_cast<std::size_t>(map.unit_bytes());
-  Bytes only(tensor.size(), 0);
-  map.ForEachRun(0, map.unit_count(), [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
-    std::memcpy(only.data() + unit * width, tensor.data() + unit * width, count * width);
-  });
-  return DigestOfRun(only, 0, BestKernels());
-}
-
 RC_GTEST_PROP(Parts, OfBoxesMakeUpTheDeltaInAnyOrder, ()) {
   Random random = AnySource();
   std::vector<OwnedTensor> old_tensors;
@@ -411,6 +390,23 @@ RC_GTEST_PROP(Parts, OfBoxesMakeUpTheDeltaInAnyOrder, ()) {
   for (const EncodeRequest& request : requests) files.push_back(MustEncode(request).file);
   std::shuffle(files.begin(), files.end(), random);
 
+  // All at once, as followers do it.
+  std::vector<DeltaFile> parts;
+  for (const Bytes& file : files) parts.push_back(DeltaFile::Parse(file).value());
+  const auto together = StageParts(parts, std::nullopt, ViewOf(before), BestKernels(), OneThread());
+  RC_ASSERT(together.ok());
+  RC_ASSERT(Written(before, *together.value()) == after);
+  for (const StagedTensor& tensor : together.value()->tensors()) {
+    std::uint64_t next = 0;  // the first unit that may come
+    for (const StagedChunk& chunk : tensor.chunks()) {
+      RC_ASSERT(!chunk.offsets.empty());
+      for (const std::uint32_t offset : chunk.offsets) {
+        RC_ASSERT(chunk.first_unit + offset >= next);
+        next = chunk.first_unit + offset + 1;
+      }
+    }
+  }
+
   // One after another, written each time.
   Model state = before;
   for (const Bytes& file : files) state = MustApply(file, state);
@@ -426,7 +422,7 @@ RC_GTEST_PROP(Parts, OfBoxesMakeUpTheDeltaInAnyOrder, ()) {
     view = view.After(change.value());
   }
   RC_ASSERT(view.digests() == DigestsOf(after));
-  RC_ASSERT(Written(before, StagedChange::Fold(changes)) == after);
+  RC_ASSERT(Written(before, *StagedChange::Fold(changes)) == after);
 }
 
 // --- staged changes ---
@@ -528,15 +524,16 @@ RC_GTEST_PROP(StagedChange, StacksAndFoldsOverLayoutChanges, ()) {
       RC_ASSERT(std::equal(seen.begin(), seen.end(), states[s + 1].tensors[i].data() + first * width));
     }
   }
-  const StagedChange folded = StagedChange::Fold(changes);
+  const std::shared_ptr<const StagedChange> fold = StagedChange::Fold(changes);
+  const StagedChange& folded = *fold;
   RC_ASSERT(folded.digests_after() == DigestsOf(states.back()));
   RC_ASSERT(Written(states[0], folded) == states.back());
   // Folding some first makes no difference.
   if (steps > 1) {
-    const auto part = std::make_shared<const StagedChange>(StagedChange::Fold(std::span(changes).first(2)));
+    const auto part = StagedChange::Fold(std::span(changes).first(2));
     std::vector<std::shared_ptr<const StagedChange>> rest = {part};
     rest.insert(rest.end(), changes.begin() + 2, changes.end());
-    RC_ASSERT(Written(states[0], StagedChange::Fold(rest)) == states.back());
+    RC_ASSERT(Written(states[0], *StagedChange::Fold(rest)) == states.back());
   }
 }
 

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "codec/box.h"
 #include "codec/decoder.h"
 #include "codec/delta_file.h"
 #include "codec/encoder.h"
@@ -175,6 +177,28 @@ inline Bytes WeightLikeBf16(Random& random, std::size_t units) {
                                         ((bits >> 8) & 127)));
   }
   return bytes;
+}
+
+// The units of a box, one after another.
+inline Bytes Gathered(const TensorSpec& spec, const Box& box, const Bytes& tensor) {
+  const BoxMap map = BoxMap::Of(spec, box).value();
+  const auto width = static_cast<std::size_t>(map.unit_bytes());
+  Bytes bytes(map.unit_count() * width);
+  map.ForEachRun(0, map.unit_count(), [&](std::uint64_t at, std::uint64_t unit, std::uint64_t count) {
+    std::memcpy(bytes.data() + at * width, tensor.data() + unit * width, count * width);
+  });
+  return bytes;
+}
+
+// The digest of a box: of the tensor with zeros outside.
+inline Digest BoxDigest(const TensorSpec& spec, const Box& box, const Bytes& tensor) {
+  const BoxMap map = BoxMap::Of(spec, box).value();
+  const auto width = static_cast<std::size_t>(map.unit_bytes());
+  Bytes only(tensor.size(), 0);
+  map.ForEachRun(0, map.unit_count(), [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
+    std::memcpy(only.data() + unit * width, tensor.data() + unit * width, count * width);
+  });
+  return DigestOfRun(only, 0, BestKernels());
 }
 
 // Moves about one in `one_in` BF16 numbers to a neighbour.

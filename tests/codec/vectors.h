@@ -278,16 +278,6 @@ class GoodVectors {
     }
   }
 
-  static Bytes Gathered(const TensorSpec& spec, const Box& box, const Bytes& tensor) {
-    const BoxMap map = BoxMap::Of(spec, box).value();
-    const auto width = static_cast<std::size_t>(map.unit_bytes());
-    Bytes bytes(map.unit_count() * width);
-    map.ForEachRun(0, map.unit_count(), [&](std::uint64_t at, std::uint64_t unit, std::uint64_t count) {
-      std::memcpy(bytes.data() + at * width, tensor.data() + unit * width, count * width);
-    });
-    return bytes;
-  }
-
   // A part: only these boxes of the first tensor change.
   void AddBoxes(std::string name, const Model& before, Model after, const std::vector<Box>& boxes, CodingRequest coding,
                 bool whole_delta) {

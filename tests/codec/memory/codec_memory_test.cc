@@ -127,6 +127,47 @@ TEST_F(CodecMemory, OfManyChanges) {
   Check("33 %, whole", after, CodingRequest::kWhole, 2, false);
 }
 
+TEST_F(CodecMemory, OfColumnsThatRanksShare) {
+  // Runs of 256 units: neither rank's changes lie together.
+  constexpr std::size_t kRanks = 4;
+  constexpr std::size_t kColumns = 1024;
+  const TensorSpec spec{"t", DType::kBF16, {kUnits / kColumns, kColumns}};
+  const Model before = ModelOf({{spec, base_->tensors[0]}});
+  const Model after = ModelOf({{spec, Changed(70).tensors[0]}});
+  std::vector<DeltaFile> parts;
+  std::vector<Bytes> files;
+  std::uint64_t changed = 0;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    const Box box{{0, rank * kColumns / kRanks}, {spec.shape[0], kColumns / kRanks}};
+    const Bytes old_bytes = Gathered(spec, box, before.tensors[0]);
+    const Bytes new_bytes = Gathered(spec, box, after.tensors[0]);
+    EncodeRequest request;
+    request.layout_before = before.layout.get();
+    request.layout_after = after.layout.get();
+    EncodeEntry entry;
+    entry.box = box;
+    entry.old_bytes = old_bytes;
+    entry.new_bytes = new_bytes;
+    entry.before = BoxDigest(spec, box, before.tensors[0]);
+    request.entries = {entry};
+    EncodedDelta delta = MustEncode(request);
+    changed += delta.reports[0].changed;
+    files.push_back(std::move(delta.file));
+  }
+  for (const Bytes& file : files) parts.push_back(DeltaFile::Parse(file).value());
+  ThreadPool pool(2);
+  std::shared_ptr<const StagedChange> change;
+  const StateView view = ViewOf(before);
+  const std::int64_t decode =
+      PeakOf([&] { change = StageParts(parts, std::nullopt, view, BestKernels(), pool).value(); });
+  EXPECT_EQ(Written(before, *change), after);
+  // While the ranks' changes are put in order, those of one tensor are there twice.
+  EXPECT_LE(decode, static_cast<std::int64_t>((std::uint64_t{64} << 20) + 2 * 8 * changed));
+  const std::int64_t with_change = live_bytes.load();
+  change.reset();
+  EXPECT_LE(with_change - live_bytes.load(), static_cast<std::int64_t>((std::uint64_t{1} << 20) + 8 * changed));
+}
+
 TEST_F(CodecMemory, OfChangesThatTheSampleDoesNotSee) {
   // One stretch in which everything changes, and nothing elsewhere: tiles were chosen for hardly any changes.
   Model after = *base_;
