@@ -3,14 +3,19 @@
 
 using FloatBits = hn::Vec<hn::ScalableTag<std::uint32_t>>;
 
-// Words whose upper half is the BF16 of the float.
+// Words whose upper half is the BF16 of the float, unless that is a NaN.
 HWY_INLINE FloatBits Bf16InUpperHalf(FloatBits bits) {
   const hn::ScalableTag<std::uint32_t> words;
-  const hn::ScalableTag<float> floats;
   const auto is_odd = hn::TestBit(bits, hn::Set(words, 1u << 16));
-  const auto rounded = hn::Add(bits, hn::IfThenElse(is_odd, hn::Set(words, 0x8000), hn::Set(words, 0x7fff)));
+  return hn::Add(bits, hn::IfThenElse(is_odd, hn::Set(words, 0x8000), hn::Set(words, 0x7fff)));
+}
+
+// The same for NaNs too.
+HWY_INLINE FloatBits Bf16InUpperHalfOfAny(FloatBits bits) {
+  const hn::ScalableTag<std::uint32_t> words;
+  const hn::ScalableTag<float> floats;
   const auto is_nan = hn::RebindMask(words, hn::IsNaN(hn::BitCast(floats, bits)));
-  return hn::IfThenElse(is_nan, hn::Set(words, ~0u), rounded);
+  return hn::IfThenElse(is_nan, hn::Set(words, ~0u), Bf16InUpperHalf(bits));
 }
 
 // As many at a time as fill a vector.
@@ -19,7 +24,17 @@ HWY_INLINE void StoreBf16OfFloats(const std::uint8_t* floats, std::uint8_t* out)
   const hn::ScalableTag<std::uint16_t> shorts;
   const hn::ScalableTag<std::uint32_t> words;
   const auto* from = reinterpret_cast<const std::uint32_t*>(floats);
-  const auto low = hn::BitCast(shorts, Bf16InUpperHalf(hn::LoadU(words, from)));
-  const auto high = hn::BitCast(shorts, Bf16InUpperHalf(hn::LoadU(words, from + kBf16Step / 2)));
-  hn::StoreU(hn::ConcatOdd(shorts, high, low), shorts, reinterpret_cast<std::uint16_t*>(out));
+  const hn::ScalableTag<float> numbers;
+  const FloatBits first = hn::LoadU(words, from);
+  const FloatBits second = hn::LoadU(words, from + kBf16Step / 2);
+  FloatBits low = Bf16InUpperHalf(first);
+  FloatBits high = Bf16InUpperHalf(second);
+  // One question for both: the sum of two numbers is a NaN if either is one, and else only between two infinities.
+  const auto sum = hn::Add(hn::BitCast(numbers, first), hn::BitCast(numbers, second));
+  if (HWY_UNLIKELY(!hn::AllFalse(numbers, hn::IsNaN(sum)))) {
+    low = Bf16InUpperHalfOfAny(first);
+    high = Bf16InUpperHalfOfAny(second);
+  }
+  hn::StoreU(hn::ConcatOdd(shorts, hn::BitCast(shorts, high), hn::BitCast(shorts, low)), shorts,
+             reinterpret_cast<std::uint16_t*>(out));
 }
