@@ -35,7 +35,7 @@ using Bytes = std::span<const std::uint8_t>;
 // A state in memory of our own, one tensor after another, each aligned to a cache line.
 class MemoryState {
  public:
-  static Result<MemoryState> Copy(const Checkpoint& checkpoint) {
+  static Result<MemoryState> Copy(const Checkpoint& checkpoint, Pages pages = Pages::kLarge) {
     constexpr std::size_t kLine = 64;
     std::size_t size = 0;
     std::vector<std::size_t> offsets;
@@ -43,7 +43,7 @@ class MemoryState {
       offsets.push_back(size);
       size += (checkpoint.bytes(i).size() + kLine - 1) / kLine * kLine;
     }
-    WW_TRY(HugeBuffer buffer, HugeBuffer::Allocate(size));
+    WW_TRY(HugeBuffer buffer, HugeBuffer::Allocate(size, pages));
     MemoryState state(std::move(buffer));
     for (std::size_t i = 0; i < offsets.size(); ++i) {
       const Bytes from = checkpoint.bytes(i);
@@ -84,7 +84,7 @@ class Best {
 };
 
 struct Figures {
-  Best read2, encode, read1, apply, apply_gaps, apply_cold, digest, xor_encode, xor_apply;
+  Best read2, read_new, encode, read1, apply, apply_gaps, apply_cold, digest, xor_encode, xor_apply;
   std::uint64_t encode_peak_bytes = 0;
   std::uint64_t apply_peak_bytes = 0;
   std::uint64_t changed = 0;
@@ -150,10 +150,11 @@ class CodecBench {
   }
 
   Status Repetition() {
-    WW_RETURN_IF_ERROR(figures_.read2.Time([&] { return Read(true); }));
+    WW_RETURN_IF_ERROR(figures_.read2.Time([&] { return ReadBoth(); }));
+    WW_RETURN_IF_ERROR(figures_.read_new.Time([&] { return Read(new_.bytes()); }));
     WW_RETURN_IF_ERROR(TimeEncode());
     WW_RETURN_IF_ERROR(figures_.xor_encode.Time([&] { return XorEncode(); }));
-    WW_RETURN_IF_ERROR(figures_.read1.Time([&] { return Read(false); }));
+    WW_RETURN_IF_ERROR(figures_.read1.Time([&] { return Read(old_.bytes()); }));
     const StateView known = WorkView(digests_);
     WW_RETURN_IF_ERROR(TimeApply(figures_.apply, "the delta", [&] { return Apply(file_, known); }));
     WW_RETURN_IF_ERROR(TimeApply(figures_.apply_gaps, "the gaps delta", [&] { return Apply(gaps_file_, known); }));
@@ -216,17 +217,25 @@ class CodecBench {
 
   // --- the memory's own speed ---
 
-  Status Read(bool both) {
+  // function(at, size), which sums up what it reads, for all pieces of a state.
+  template <typename Function>
+  Status InPieces(Function&& function) {
     constexpr std::size_t kPieceBytes = std::size_t{1} << 23;
-    const Bytes a = old_.bytes();
-    const Bytes b = new_.bytes();
+    const std::size_t all = old_.bytes().size();
     std::atomic<std::uint64_t> sum{0};
-    pool().ParallelFor((a.size() + kPieceBytes - 1) / kPieceBytes, [&](std::size_t piece, std::size_t) {
+    pool().ParallelFor((all + kPieceBytes - 1) / kPieceBytes, [&](std::size_t piece, std::size_t) {
       const std::size_t at = piece * kPieceBytes;
-      const std::size_t size = std::min(kPieceBytes, a.size() - at);
-      sum += both ? ReadBothOnce(a.data() + at, b.data() + at, size) : ReadOnce(a.data() + at, size);
+      sum += function(at, std::min(kPieceBytes, all - at));
     });
     return Ok();
+  }
+  Status Read(Bytes state) {
+    return InPieces([&](std::size_t at, std::size_t size) { return ReadOnce(state.data() + at, size); });
+  }
+  Status ReadBoth() {
+    return InPieces([&](std::size_t at, std::size_t size) {
+      return ReadBothOnce(old_.bytes().data() + at, new_.bytes().data() + at, size);
+    });
   }
 
   // --- XOR and zstd ---
@@ -311,15 +320,17 @@ class CodecBench {
   Figures figures_;
 };
 
-void ReportJson(const Figures& f, const Layout& layout, const Machine& machine, std::size_t repeat) {
+void ReportJson(const Figures& f, const Layout& layout, const Machine& machine, const BenchCodecOptions& options) {
   JsonOutput json;
   json["model_bytes"] = layout.total_bytes();
   json["changed"] = f.changed;
   json["threads"] = machine.pool->threads();
-  json["repeat"] = repeat;
+  json["repeat"] = options.repeat;
+  json["ordinary_pages"] = options.ordinary_pages;
   json["isa"] = machine.kernels->name;
   json["floor_isa"] = MemoryFloorIsa();
   json["read2_s"] = f.read2.seconds();
+  json["read_new_s"] = f.read_new.seconds();
   json["encode_s"] = f.encode.seconds();
   json["read1_s"] = f.read1.seconds();
   json["apply_s"] = f.apply.seconds();
@@ -348,16 +359,18 @@ void ReportJson(const Figures& f, const Layout& layout, const Machine& machine, 
   PrintJson(json);
 }
 
-void ReportText(const Figures& f, const Layout& layout, const Machine& machine, std::size_t repeat) {
+void ReportText(const Figures& f, const Layout& layout, const Machine& machine, const BenchCodecOptions& options) {
   const std::uint64_t model = layout.total_bytes();
   std::uint64_t units = 0;
   for (std::size_t i = 0; i < layout.size(); ++i) units += layout.unit_count(i);
   fmt::print("{} in {} tensors, {} elements changed ({}); {} {}, {} (floors: {}), best of {}\n", HumanBytes(model),
              layout.size(), WithCommas(f.changed), Percent(f.changed, units), machine.pool->threads(),
-             machine.pool->threads() == 1 ? "thread" : "threads", machine.kernels->name, MemoryFloorIsa(), repeat);
+             machine.pool->threads() == 1 ? "thread" : "threads", machine.kernels->name, MemoryFloorIsa(),
+             options.repeat);
   fmt::print(
-      "States lie in memory of our own, touched, in 2 MiB pages where the system gives them; every repetition "
-      "runs each line once.\n\n");
+      "States lie in memory of our own, touched, in 2 MiB pages where the system gives them{}; every repetition "
+      "runs each line once.\n\n",
+      options.ordinary_pages ? ", but NEW in ordinary ones" : "");
   const auto rate = [](std::uint64_t bytes, const Best& best) {
     return fmt::format("{:.1f} GB/s", static_cast<double>(bytes) / best.seconds() / 1e9);
   };
@@ -412,7 +425,8 @@ Result<CodecBench> Load(const BenchCodecOptions& options, const Machine& machine
   }
   const Progress progress("loading into memory");
   WW_TRY(MemoryState old_memory, MemoryState::Copy(old_state));
-  WW_TRY(MemoryState new_memory, MemoryState::Copy(new_state));
+  const Pages new_pages = options.ordinary_pages ? Pages::kOrdinary : Pages::kLarge;
+  WW_TRY(MemoryState new_memory, MemoryState::Copy(new_state, new_pages));
   WW_TRY(MemoryState work, MemoryState::Copy(old_state));
   return CodecBench(old_state.layout(), std::move(old_memory), std::move(new_memory), std::move(work), machine);
 }
@@ -428,9 +442,9 @@ Status RunBenchCodec(const BenchCodecOptions& options) {
   WW_TRY(CodecBench bench, Load(options, machine));
   WW_TRY(const Figures figures, bench.Run(options.repeat));
   if (options.json) {
-    ReportJson(figures, bench.layout(), machine, options.repeat);
+    ReportJson(figures, bench.layout(), machine, options);
   } else {
-    ReportText(figures, bench.layout(), machine, options.repeat);
+    ReportText(figures, bench.layout(), machine, options);
   }
   return Ok();
 }

@@ -15,6 +15,7 @@ struct BenchCodecOptions {
   std::filesystem::path new_path;
   std::size_t threads = 0;
   std::size_t repeat = kLeastRepetitions;
+  bool ordinary_pages = false;
   bool json = false;
 };
 

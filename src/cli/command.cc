@@ -159,6 +159,9 @@ Command AddBenchCodec(CLI::App& bench, BenchCodecOptions& options) {
   AddNumber(sub, "--repeat", options.repeat, "how often to measure; the best counts")
       ->check(
           CLI::Range(kLeastRepetitions, kMaxRepetitions).description(fmt::format("(at least {})", kLeastRepetitions)));
+  sub.add_flag(
+      "--ordinary-pages", options.ordinary_pages,
+      "NEW lies in ordinary pages, as most trainers have their weights, and OLD, the base copy, in large ones");
   AddJson(sub, options.json);
   sub.footer(
       "Both states and a copy are held in memory. Against the floors (reading both states, or one, once, with the "
