@@ -232,8 +232,8 @@ class ServerKeeper {
   // An error when there is no use in going on. Otherwise what goes wrong is said, and tried again the next time.
   Status Keep() {
     if (!server_.has_value() || !mirror_.held().has_value()) return Ok();
-    const Version version = mirror_.held()->version;
-    const auto brought = server_->Bring(version, directory_);
+    const Held held = *mirror_.held();
+    const auto brought = server_->Bring(held, directory_);
     if (!brought.ok()) {
       const Error& error = brought.error();
       if (once_ || error.code() == ErrorCode::kIo) return error;
@@ -241,7 +241,7 @@ class ServerKeeper {
       return Ok();
     }
     trouble_.clear();
-    if (brought.value()) reporter_.Served(version);
+    if (brought.value()) reporter_.Served(held.version);
     return Ok();
   }
 

@@ -51,11 +51,17 @@ Json ConfigOf(const std::filesystem::path& mirror) {
   return ParseObject(text);
 }
 
-// Whether the checkpoint's input and output embeddings are one tensor.
-bool IsTied(const Json& config) {
+// Whether the checkpoint's input and output embeddings may be one tensor. Where the configuration does not say, it is
+// as the model's class has it, which cannot be seen from here.
+bool MayBeTied(const Json& config) {
   const auto tied = config.find("tie_word_embeddings");
-  return tied != config.end() && tied->is_boolean() && tied->get<bool>();
+  if (tied != config.end() && tied->is_boolean()) return tied->get<bool>();
+  const auto text = config.find("text_config");
+  return text == config.end() || !text->is_object() || MayBeTied(*text);
 }
+
+// Tells versions of different runs apart too: whoever has the same label has the same weights.
+std::string LabelOf(const Held& held) { return fmt::format("{}-{}", held.version, ToHex(held.state).substr(0, 16)); }
 
 // Whether it is a mixture of experts; models of several parts describe the part that may be one by itself.
 bool HasExperts(const Json& config) {
@@ -73,9 +79,9 @@ VllmServer::VllmServer(std::string_view url) : url_(url), http_(PatientOptions()
   while (url_.ends_with('/')) url_.pop_back();
 }
 
-Result<bool> VllmServer::Bring(Version version, const std::filesystem::path& mirror) {
+Result<bool> VllmServer::Bring(const Held& held, const std::filesystem::path& mirror) {
   WW_TRY(const std::string label, Label());
-  if (label == std::to_string(version)) {
+  if (label == LabelOf(held)) {
     if (!std::exchange(is_known_to_run_, true)) {
       // A process before this one may have ended before it came to this.
       WW_TRY(const HttpAnswer resumed, Ask("POST", "/resume", ""));
@@ -89,10 +95,10 @@ Result<bool> VllmServer::Bring(Version version, const std::filesystem::path& mir
     return Error(ErrorCode::kUnavailable,
                  fmt::format("the vLLM server at {} cannot be paused just now (status {})", url_, paused.status));
   }
-  if (const Status loaded = LoadAnew(version, mirror); !loaded.ok()) {
+  if (const Status loaded = LoadAnew(LabelOf(held), mirror); !loaded.ok()) {
     return Error(ErrorCode::kIo, fmt::format("the vLLM server at {} could not load version {}: {}; it is left paused, "
                                              "start it anew",
-                                             url_, version, loaded.error().message()));
+                                             url_, held.version, loaded.error().message()));
   }
   is_known_to_run_ = true;
   return true;
@@ -133,7 +139,7 @@ Result<std::string> VllmServer::Label() {
 // were loaded anew answer wrongly.
 Status VllmServer::CheckExact(const std::filesystem::path& mirror) {
   const Json config = ConfigOf(mirror);
-  const char* what = IsTied(config) ? "tied weights" : HasExperts(config) ? "experts" : nullptr;
+  const char* what = MayBeTied(config) ? "tied weights" : HasExperts(config) ? "experts" : nullptr;
   if (what == nullptr) return Ok();
   WW_TRY(const HttpAnswer answer, Ask("GET", "/server_info?config_format=json", ""));
   const Json info = ParseObject(answer.BodyText());
@@ -151,13 +157,13 @@ Status VllmServer::CheckExact(const std::filesystem::path& mirror) {
   return Ok();
 }
 
-Status VllmServer::LoadAnew(Version version, const std::filesystem::path& mirror) {
+Status VllmServer::LoadAnew(const std::string& label, const std::filesystem::path& mirror) {
   std::error_code ignored;
   const std::string path = std::filesystem::absolute(mirror, ignored).lexically_normal().string();
   const std::pair<const char*, std::optional<Json>> steps[] = {
       {"/collective_rpc", Json{{"method", "reload_weights"}, {"kwargs", {{"weights_path", path}}}}},
       {"/reset_prefix_cache?reset_running_requests=true&reset_external=true", std::nullopt},
-      {"/update_weight_version", Json{{"new_version", std::to_string(version)}}},
+      {"/update_weight_version", Json{{"new_version", label}}},
       {"/resume", std::nullopt},
   };
   for (const auto& [route, body] : steps) {

@@ -231,7 +231,7 @@ class Server:
             header = answer.headers.get("x-weightwire-versions")
             (choice,) = json.load(answer)["choices"]
         logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
-        spans = [(int(s["version"]), s["start"], s["end"]) for s in choice["weight_versions"] or ()]
+        spans = [(int(s["version"].partition("-")[0]), s["start"], s["end"]) for s in choice["weight_versions"] or ()]
         return choice["token_ids"], logprobs, spans, header
 
     def answers(self):

@@ -29,7 +29,7 @@ def server(run, import_path, tmp_path_factory):
 def follow(run, server):
     processes = []
 
-    def start_following():
+    def start_following(run=run):
         url = f"http://127.0.0.1:{server.port}"
         command = [os.environ["WEIGHTWIRE"], "follow", run.bucket, run.mirror, "--vllm", url, "--poll", "50ms"]
         processes.append(subprocess.Popen(command))
@@ -43,9 +43,10 @@ def follow(run, server):
 
 def wait_for_label(server, version):
     deadline = time.monotonic() + WAIT_SECONDS
-    while (label := server.get("/weight_info")["weight_version"]) != str(version):
+    while not (label := server.get("/weight_info")["weight_version"]).startswith(f"{version}-"):
         assert time.monotonic() < deadline, f"version {version} did not come: {label}"
         time.sleep(0.02)
+    return label
 
 
 def test_it_is_brought_along_exactly_in_the_middle_of_a_generation(server, run, follow, reference):
@@ -78,3 +79,21 @@ def test_a_follower_that_was_killed_goes_on_when_it_comes_again(server, run, fol
     follow()
     wait_for_label(server, missed)
     assert server.answers() == reference.answers(run.checkpoint(missed), plain=False)
+
+
+def test_a_version_of_another_run_is_not_taken_for_the_same(server, run, follow, reference, tmp_path):
+    process = follow()
+    label = wait_for_label(server, run.version)
+    process.terminate()
+    process.wait(WAIT_SECONDS)
+    other = TrainedRun(tmp_path)
+    while other.version < run.version:
+        other.step(share=40)
+    process = follow(other)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while server.get("/weight_info")["weight_version"] == label:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    wait_for_label(server, other.version)
+    assert server.answers() == reference.answers(other.checkpoint(other.version), plain=False)
+    other.close()
