@@ -280,6 +280,7 @@ class Demo:
         variables = self._variables(
             WEIGHTWIRE_RUN=self._run,
             WEIGHTWIRE_POLL=str(POLL_SECONDS),
+            WEIGHTWIRE_CHECK_INTERVAL="1",
             VLLM_PLUGINS="weightwire",
             VLLM_CPU_KVCACHE_SPACE="1",
             VLLM_CPU_OMP_THREADS_BIND="nobind",
@@ -348,13 +349,16 @@ class Demo:
             self._chaos.end()
 
     def _wait_for_servers(self):
-        """Until all hold the last version; one that was killed may still be on its way up."""
+        """Until all hold the last version and have compared what they hold with it; one that was killed may still be on
+        its way up."""
         deadline = time.monotonic() + UP_SECONDS
         while True:
             self._processes.check()
             self._poll_servers()
             behind = [
-                name for name, status in self._table.status.items() if status.get("version") != self._end["version"]
+                name
+                for name, status in self._table.status.items()
+                if (status.get("last_check") or {}).get("version") != self._end["version"]
             ]
             if not behind:
                 return
@@ -380,7 +384,9 @@ class Demo:
         digest = self._digest(self._end["weights"])
         digests = {f"the trainer's weights, version {self._end['version']}": digest}
         for name, status in self._table.status.items():
-            digests[f"{name}, version {status['version']}"] = status["digest"]
+            # A vLLM server compares its engine with its mirror; the other one has its weights digested where they are.
+            held = status["digest"] if self._options.engine == "torch" else self._digest(self._mirror(name))
+            digests[f"{name}, version {status['version']}"] = held
         if self._chaos:
             digests["the follower's mirror"] = self._digest_of_mirror(FOLLOWER, digest)
         options = self._options
@@ -396,6 +402,7 @@ class Demo:
             "model_bytes": self._table.model_bytes,
             "pauses": {name: list(pauses.values()) for name, pauses in self._table.pauses.items()},
             "digests": digests,
+            "compared": {name: status["last_check"]["elements"] for name, status in self._table.status.items()},
             "exact": len(set(digests.values())) == 1,
         }
 

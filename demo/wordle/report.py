@@ -48,6 +48,8 @@ def lines(result):
         yield f"rollouts were {sum(staleness) / len(staleness):.1f} versions old when they were learned from"
     for name, digest in result["digests"].items():
         yield f"digest of {name}: {digest}"
+    for name, elements in result["compared"].items():
+        yield f"{name} compared {elements:,} elements in its engine with them"
     yield f"all of it took {result['seconds']:.0f} s"
     yield "the digests are equal" if result["exact"] else "THE DIGESTS DIFFER"
 

@@ -34,7 +34,7 @@ class Engine:
         self._changed = threading.Condition()
         self._staged = None
         self.status = {"version": None, "digest": None, "newest": None, "versions_behind": None, "updates": 0}
-        self.status |= {"last_error": None, "last_update": None}
+        self.status |= {"last_error": None, "last_update": None, "last_check": None}
         self._update(self._follower.wait(version=0))
 
     def start(self, loop):
@@ -78,6 +78,9 @@ class Engine:
         stats = self._follower.stats
         self.status |= {"version": stats.version, "digest": stats.digest, "newest": stats.newest}
         self.status["versions_behind"] = stats.versions_behind
+        self._follower.check()  # raises if the weights are not that version's
+        elements = sum(tensor.numel() for tensor in self._model.state_dict().values())
+        self.status["last_check"] = {"version": stats.version, "elements": elements}
 
     def _generate_for_ever(self):
         while True:
