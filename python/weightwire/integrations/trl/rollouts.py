@@ -14,7 +14,7 @@ from trl.experimental.async_grpo.async_rollout_worker import (
 )
 
 HEADER = "x-weightwire-versions"
-_LIMIT = 4096  # characters of the header that are read
+_LIMIT = 16384  # characters of a header that is read
 
 # The versions that made the rollout at hand.
 _made_by: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("made_by", default=None)
@@ -22,7 +22,9 @@ _made_by: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("mad
 
 def versions_of(header: str) -> list[int]:
     """The versions in `3:0-17 4:17-40, 4:0-9`; none if that is not what it is."""
-    spans = header[:_LIMIT].replace(",", " ").split()
+    if len(header) > _LIMIT:
+        return []
+    spans = header.replace(",", " ").split()
     numbers = [span.partition(":")[0] for span in spans]
     return [int(number) for number in numbers] if all(number.isdecimal() for number in numbers) else []
 
