@@ -21,6 +21,7 @@ from datasets import Dataset  # noqa: E402
 from trl.chat_template_utils import qwen3_chat_template  # noqa: E402
 from trl.experimental.async_distillation import AsyncDistillationConfig, AsyncDistillationTrainer  # noqa: E402
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # noqa: E402
+from weightwire.integrations.trl.rollouts import versions_of  # noqa: E402
 
 WORDS = 900
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -255,3 +256,9 @@ def test_a_trainer_that_is_not_known_is_asked_for(training, tmp_path):
     trainer = training.trainer(steps=1, bucket=tmp_path / "bucket", attach=False)
     with pytest.raises(ww.InvalidArgumentError, match="attach"):
         trainer.train()
+
+
+def test_a_header_of_versions_is_read_whole_or_not_at_all():
+    assert versions_of("3:0-17 4:17-40, 4:0-9") == [3, 4, 4]
+    assert versions_of("3:0-17 and more") == []
+    assert versions_of(", ".join(["1234:0-9"] * 5000)) == []

@@ -50,6 +50,7 @@ def test_it_ends_exact_though_its_processes_are_killed(tmp_path):
     assert "digests are equal" in (out / "index.html").read_text()
     result = json.loads((out / "result.json").read_text())
     assert len(set(result["digests"].values())) == 1 and len(result["digests"]) == 4
+    assert len(result["compared"]) == 2 and all(result["compared"].values())
     steps, versions = ([step[key] for step in result["steps"]] for key in ("step", "version"))
     # It goes on with the step after the checkpoint, and with the chain of versions.
     again = next(i for i in range(1, len(steps)) if steps[i] <= steps[i - 1])
