@@ -70,9 +70,11 @@ class PyFollower {
     follower.name = nb::cast<std::string>(options["name"]);
     follower.keep_lease = nb::cast<bool>(options["keep_lease"]);
     follower.apply_at_once = false;
+    MirrorOptions mirror_options;
+    mirror_options.adopt = nb::cast<bool>(options["adopt"]);
+    mirror_options.check = nb::cast<bool>(options["check"]);
     TargetArrays arrays;
     std::optional<std::filesystem::path> mirror;
-    const bool adopt = nb::cast<bool>(options["adopt"]);
     if (nb::isinstance<nb::list>(target)) {
       arrays = ToTargetArrays(nb::cast<nb::list>(target));
     } else {
@@ -83,8 +85,8 @@ class PyFollower {
     session_ = std::make_unique<Session>();
     RunInterruptibly(machine->sleeper, [&]() -> Status {
       WW_RETURN_IF_ERROR(session_->Open(url, machine, rate));
-      return mirror.has_value() ? FollowMirror(*mirror, adopt, std::move(follower))
-                                : FollowArrays(std::move(arrays), adopt, std::move(follower));
+      return mirror.has_value() ? FollowMirror(*mirror, mirror_options, std::move(follower))
+                                : FollowArrays(std::move(arrays), mirror_options.adopt, std::move(follower));
     });
     Note();
   }
@@ -141,6 +143,17 @@ class PyFollower {
     const std::lock_guard lock(mutex_);
     Open();
     OkOrRaise(session_->arrays != nullptr ? session_->arrays->CheckArrays() : session_->mirror->Check());
+  }
+
+  // The newest version of the run, beyond where the follower was told to stop too.
+  std::optional<Version> Newest() {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    Open();
+    std::optional<Version> known;
+    if (const auto& held = TargetOf().held(); held.has_value()) known = held->version;
+    const auto newest = ValueOrRaise(session_->run->FindNewest(known));
+    return newest.has_value() ? std::optional<Version>(newest->record.version) : std::nullopt;
   }
 
   // Never waits for a poll under way: then it is what was known after its last step.
@@ -232,11 +245,9 @@ class PyFollower {
     return session_->arrays->Adopt(HeldOf(*version), layout);
   }
 
-  Status FollowMirror(const std::filesystem::path& directory, bool adopt, FollowerOptions options) {
+  Status FollowMirror(const std::filesystem::path& directory, const MirrorOptions& mirror, FollowerOptions options) {
     Session& session = *session_;
     Machine& machine = *session.store.machine;
-    MirrorOptions mirror;
-    mirror.adopt = adopt;
     WW_TRY(session.mirror, OpenMirror(machine.files, directory, mirror, *machine.kernels, *machine.pool));
     WW_TRY(const Id id, FollowerIdOf(machine.files, directory, machine.random));
     if (options.name.empty()) options.name = DefaultFollowerName(directory);
@@ -260,6 +271,17 @@ class PyFollower {
   std::mutex known_mutex_;
   Known known_;  // guarded by known_mutex_
 };
+
+// Finishes what a crash has left of a mirror, and digests it in full; no run is needed. Raises unless the files are
+// what the mirror says that they are.
+void CheckMirror(const std::string& directory, std::size_t threads) {
+  const nb::gil_scoped_release release;
+  const std::shared_ptr<Machine> machine = ValueOrRaise(Machine::Make(threads));
+  MirrorOptions options;
+  options.check = true;
+  const auto mirror = ValueOrRaise(OpenMirror(machine->files, directory, options, *machine->kernels, *machine->pool));
+  if (mirror->damage().has_value()) Raise(*mirror->damage());
+}
 
 // Everything of one version, in memory: a list of (name, dtype, shape, bytes) and the aliases.
 nb::tuple Load(const std::string& url, std::optional<Version> version, std::size_t threads) {
@@ -326,8 +348,10 @@ void BindFollower(nb::module_& module) {
       .def("undo", &PyFollower::Undo)
       .def("stand_still", &PyFollower::StandStill, nb::arg("version").none(), nb::arg("back"))
       .def("check", &PyFollower::Check)
+      .def("newest", &PyFollower::Newest)
       .def("status", &PyFollower::Describe)
       .def("close", &PyFollower::Close);
+  module.def("check_mirror", &CheckMirror, nb::arg("directory"), nb::arg("threads"));
   module.def("load", &Load, nb::arg("url"), nb::arg("version").none(), nb::arg("threads"));
 }
 

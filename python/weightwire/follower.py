@@ -161,6 +161,7 @@ class Follower:
 
     name          what people see in `weightwire leases`
     adopt         recognize what the target holds by its digest; for a directory: take one that has files
+    check         digest a directory in full before going on from it; one that is damaged is loaded anew by `poll`
     keep_lease    tell gc what is still needed; it goes on without where it may not write
     poll_seconds  between two questions for a newer version, where a method waits
     """
@@ -172,6 +173,7 @@ class Follower:
         *,
         name: str = "",
         adopt: bool | None = None,
+        check: bool = False,
         keep_lease: bool = True,
         poll_seconds: float = 2.0,
         threads: int = 0,
@@ -195,6 +197,7 @@ class Follower:
             {
                 "name": name,
                 "adopt": arrays if adopt is None else adopt,
+                "check": bool(check),
                 "keep_lease": keep_lease,
                 "threads": whole_number("threads", threads),
                 "bytes_per_second": whole_number("bytes_per_second", bytes_per_second),
@@ -314,6 +317,10 @@ class Follower:
     def check(self) -> None:
         """Digests the whole target, and raises `CorruptError` if it is not what it should be."""
         self._core.check()
+
+    def newest(self) -> int | None:
+        """Asks for the newest version of the run, whatever `stand_still` says; None if there is none."""
+        return self._core.newest()
 
     def close(self) -> None:
         """Gives the lease back. The target stays as it is."""

@@ -62,6 +62,39 @@ def test_the_last_update_can_be_taken_back(bucket):
         assert_same(target, second)
 
 
+def test_the_newest_version_is_known_while_standing_still(bucket):
+    first, second = small_state(), changed(small_state(), 3)
+    publish(bucket, first)
+    with ww.Follower(bucket, zeros_like(first)) as follower:
+        assert follower.newest() == 0
+        follower.poll().apply()
+        follower.stand_still(0)
+        with ww.Publisher(bucket) as publisher:
+            publisher.publish(1, second)
+            publisher.publish(2, first)
+        assert follower.poll() is None
+        assert (follower.newest(), follower.version) == (2, 0)
+
+
+def test_a_mirror_is_digested_before_it_is_gone_on_from_if_so_wanted(bucket, tmp_path):
+    publish(bucket, small_state())
+    mirror = tmp_path / "mirror"
+    with ww.Follower(bucket, mirror) as follower:
+        follower.poll()
+    (file,) = mirror.glob("*.safetensors")
+    sound = file.read_bytes()
+    file.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    with ww.Follower(bucket, mirror) as follower:
+        assert follower.version == 0  # believed
+        with pytest.raises(ww.CorruptError):
+            follower.check()
+    with ww.Follower(bucket, mirror, check=True) as follower:
+        assert follower.version is None
+        follower.poll()
+        assert follower.version == 0
+    assert file.read_bytes() == sound
+
+
 def test_a_target_that_holds_a_version_is_recognized(bucket):
     first, second = small_state(), changed(small_state(), 3)
     publish(bucket, first, second)
