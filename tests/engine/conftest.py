@@ -33,6 +33,9 @@ WAIT_SECONDS = 60
 # The worker in the engine's process, as it is by default with one GPU. With CPUs it is in another by default, and they
 # wait for each other in busy loops, of which two cores cannot stand many.
 ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+# By torch.compile, as is vLLM's default, but with a backend that needs no C++ compiler, and with the operations that
+# are used without it, so that the same bits come out.
+COMPILED = ["--compilation-config", json.dumps({"mode": 2, "backend": "eager", "custom_ops": ["all"]})]
 PROMPTS = [[1, 2, 3, 4, 5], [700, 3, 3, 90], list(range(100, 140))]
 
 
@@ -125,6 +128,17 @@ class TrainedRun:
         self._publisher.close()
 
 
+def damage(file, name):
+    """Flips a bit of a tensor in a safetensors file."""
+    with file.open("r+b") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        place = 8 + size + json.loads(opened.read(size))[name]["data_offsets"][0]
+        opened.seek(place)
+        (byte,) = opened.read(1)
+        opened.seek(place)
+        opened.write(bytes([byte ^ 1]))
+
+
 def make_model(tied, shape):
     """With experts if the shape says how many."""
     has_experts = "num_experts" in shape
@@ -150,7 +164,7 @@ def make_model(tied, shape):
 
 
 class Server:
-    def __init__(self, model, import_path, log, *, arguments=(), **variables):
+    def __init__(self, model, import_path, log, *, arguments=(), compiled=False, **variables):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -158,7 +172,8 @@ class Server:
         self._threads = concurrent.futures.ThreadPoolExecutor(8)
         command = [
             *(str(Path(sys.executable).parent / "vllm"), "serve", str(model), "--port", str(self.port)),
-            *("--host", "127.0.0.1", "--enforce-eager", "--dtype", "bfloat16", "--max-model-len", "1024"),
+            *("--host", "127.0.0.1", "--dtype", "bfloat16", "--max-model-len", "1024"),
+            *(COMPILED if compiled else ["--enforce-eager"]),
             *("--gpu-memory-utilization", "0.05", "--skip-tokenizer-init", "--enable-scale-out"),
             *("--disable-uvicorn-access-log", *arguments),
         ]
@@ -258,7 +273,9 @@ class Server:
         return int(re.findall(rf"\({name} pid=(\d+)\)", self.log.read_text())[-1])
 
     def stop(self, how=signal.SIGTERM):
-        """Ends all of its processes; those that clean up after others come last."""
+        """Ends all of its processes; those that clean up after others come last. Who is told to end does so without
+        complaint."""
+        was_up = self.process.poll() is None
         with contextlib.suppress(ProcessLookupError):
             if how == signal.SIGTERM:
                 self.process.terminate()
@@ -269,7 +286,9 @@ class Server:
                     os.killpg(self.process.pid, 0)
                     time.sleep(0.05)
             os.killpg(self.process.pid, signal.SIGKILL)
-        return self.process.wait()
+        status = self.process.wait()
+        assert how != signal.SIGTERM or not was_up or status == 0, self.log.read_text()[-4000:]
+        return status
 
 
 @pytest.fixture(scope="module")
@@ -277,13 +296,14 @@ def start(import_path, tmp_path_factory):
     """Starts servers that follow; they end with the module."""
     servers = []
 
-    def start_server(model, run, *, plugins=(), arguments=(), **variables):
+    def start_server(model, run, *, plugins=(), arguments=(), compiled=False, **variables):
         log = tmp_path_factory.mktemp("server") / "log"
         server = Server(
             model,
             import_path,
             log,
             arguments=arguments,
+            compiled=compiled,
             WEIGHTWIRE_RUN=str(run),
             VLLM_PLUGINS=",".join(["weightwire", *plugins]),
             **{"WEIGHTWIRE_POLL": "0.05", "WEIGHTWIRE_CHECK_INTERVAL": "0", **variables},

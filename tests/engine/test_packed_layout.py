@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from conftest import ONE_PROCESS, PROMPTS, WAIT_SECONDS, TrainedRun
+from conftest import ONE_PROCESS, PROMPTS, WAIT_SECONDS, TrainedRun, damage
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +54,13 @@ def test_a_killed_server_goes_on_from_its_mirror_and_stops_when_its_weights_are_
     with pytest.raises(OSError):
         result()
     missed = run.step()
+    damage(run.mirror / "model.safetensors", "model.norm.weight")  # it is loaded anew, and the engine brought there
     fault = tmp_path / "fault"
     variables = {**ONE_PROCESS, "ENGINE_TESTS_FAULT": str(fault)}
-    again = start(run.mirror, run.bucket, plugins=["fault"], **variables).wait_until_up()
+    again = start(run.mirror, run.bucket, plugins=["fault"], compiled=True, **variables).wait_until_up()
     again.wait_for_version(missed)
     assert again.answers() == reference.answers(run.checkpoint(missed), plain=False)
+    assert "the mirror is damaged, and loaded anew" in again.log.read_text()
 
     fault.write_text("bits")
     run.step()

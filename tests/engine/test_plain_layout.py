@@ -24,7 +24,8 @@ def fault(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(run, start, fault):
     plugins = ["plain_layout", "fault"]
-    return start(run.make_mirror(), run.bucket, plugins=plugins, ENGINE_TESTS_FAULT=str(fault)).wait_until_up()
+    variables = {"ENGINE_TESTS_FAULT": str(fault)}
+    return start(run.make_mirror(), run.bucket, plugins=plugins, compiled=True, **variables).wait_until_up()
 
 
 def test_it_starts_with_the_version_of_its_mirror(server, run, reference):

@@ -2,7 +2,7 @@
 share and pack. On a server with two API processes, of which one follows."""
 
 import pytest
-from conftest import TrainedRun
+from conftest import WAIT_SECONDS, TrainedRun, damage
 
 EXPERTS = {
     "num_experts": 4,
@@ -50,3 +50,16 @@ def test_what_touches_nothing_of_it_is_done(run, server, reference):
     assert server.wait_for_version(version)["updates"] == 1
     assert server.answers() == reference.answers(run.checkpoint(version), plain=False)
     assert server.metrics["weightwire_updates_total"] == 1
+
+
+def test_after_damage_to_its_mirror_nothing_is_answered_any_more(run, server):
+    """Also where nobody can compare it with the engine: experts that are packed."""
+    server.wait_for(lambda status: (status["last_check"] or {}).get("version") == run.version, "a comparison")
+    (name,) = (name for name in run.state if name.endswith("layers.1.mlp.experts.0.up_proj.weight"))
+    damage(run.mirror / "model.safetensors", name)
+    run.step(["model.norm.weight"])
+    # With several API servers, one of them ends with status 70, and vLLM's first process with its own.
+    assert server.process.wait(WAIT_SECONDS) != 0
+    assert "the weights are not what they should be: the mirror is damaged" in server.log.read_text()
+    with pytest.raises(OSError):
+        server.get("/health", raw=True)

@@ -1,9 +1,11 @@
 """Where a checkpoint's elements are in an engine's parameters, learned from a loader; without an engine."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
-from weightwire.integrations.vllm.derived import modules_with_derived_state
+from weightwire.integrations.vllm.derived import Derived, derived_state
 from weightwire.integrations.vllm.places import make_place
 from weightwire.integrations.vllm.shadow import learn
 
@@ -128,11 +130,107 @@ def test_an_element_that_goes_to_two_places_at_once_is_no_place():
 
 def test_modules_that_keep_something_made_from_weights_are_found():
     model, before = Fused(), Fused()
-    assert modules_with_derived_state(model, before) == set()
-    packed = model.head.weight.clone()
+    assert derived_state(model, before) == Derived(set(), set())
+    packed = model.head.weight.detach().clone()
     model.head.forward_with = lambda x: x
-    assert modules_with_derived_state(model, before) == set()
+    assert derived_state(model, before) == Derived(set(), set())
     model.head.forward_with = lambda x: x @ packed
-    assert modules_with_derived_state(model, before) == {"head"}
+    assert derived_state(model, before).state == {"head"}
     model.products = [torch.ones(3)]
-    assert modules_with_derived_state(model, before) == {"", "embed", "head"}
+    assert derived_state(model, before).state == {"", "embed", "head"}
+
+
+def test_what_the_compiler_leaves_at_a_module_is_not_made_from_weights():
+    model, before = Fused(), Fused()
+    model.embed.aot_compiled_fn = object()
+    model.embed._compiled_bytecode = (lambda: 0).__code__
+    model.head._compiled_call_impl = object()
+    assert derived_state(model, before) == Derived(set(), set())
+
+
+class Kernel:
+    """What a method gets after loading, as for experts."""
+
+    def __init__(self, *holds):
+        self.config = {"tiles": (16, 32), "run": self.__call__}
+        self.holds = holds
+
+    def __call__(self):
+        pass
+
+
+class Method:
+    kernel = None
+
+    def __init__(self):
+        self.kernel = None
+
+
+class Owner(Kernel):
+    """Whoever must clean up may hold what cannot be seen."""
+
+    def __del__(self):
+        pass
+
+
+def closing_over(value):
+    return lambda: value
+
+
+@pytest.mark.parametrize(
+    ("make", "is_derived"),
+    [
+        (lambda model: Kernel(), False),
+        (lambda model: Kernel(model, [model.qkv.data[2:]], functools.partial(Kernel, model.out)), False),
+        (lambda model: Kernel({"packed": [model.qkv.detach().clone()]}), True),
+        (lambda model: Kernel(closing_over(model.out.detach().clone())), True),
+        (lambda model: Kernel(Owner()), True),
+        (lambda model: Kernel(object()), True),
+    ],
+)
+def test_a_kernel_that_reaches_nothing_but_parameters_keeps_nothing(make, is_derived):
+    model, before = Fused(), Fused()
+    model.embed.quant_method, before.embed.quant_method = Method(), Method()
+    assert derived_state(model, before) == Derived(set(), set())
+    model.embed.quant_method.kernel = make(model)
+    found = derived_state(model, before)
+    assert found == (Derived({"embed"}, set()) if is_derived else Derived(set(), {"embed"}))
+
+
+class Unusual(torch.nn.Module):
+    """A loader that does other things than to copy slices to parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.filled, self.out, self.joined, self.copied = (torch.nn.Parameter(torch.zeros(4)) for _ in range(4))
+        self.padded = torch.nn.Parameter(torch.zeros(4))
+        self.plain, self.kept, self.made = torch.zeros(4), None, None
+
+    def load_weights(self, weights):
+        for name, tensor in weights:
+            if name == "filled":
+                self.filled.data.fill_(tensor)
+            elif name == "out":
+                torch.mul(tensor, 2, out=self.out.data)
+            elif name == "joined":
+                torch.cat([tensor, tensor], out=self.joined.data)
+            elif name == "plain":
+                self.plain.copy_(tensor)
+                self.copied.data.copy_(tensor)
+            elif name == "kept":
+                self.kept = [tensor[1:]]
+            elif name == "made":
+                self.made = tensor.clone()
+            elif name == "padded":
+                self.padded.data[3:].fill_(0)
+                self.padded.data[:3].copy_(tensor)
+
+
+def test_tensors_that_go_elsewhere_are_known():
+    shapes = {"filled": (), "out": (4,), "joined": (2,), "plain": (4,), "kept": (4,), "made": (4,), "padded": (3,)}
+    with torch.device("meta"):
+        model = Unusual()
+    result = learn(model, {name: (torch.float32, shape) for name, shape in {**shapes, "unused": (4,)}.items()})
+    assert result.opaque == {"filled", "out", "joined"}
+    assert result.elsewhere == {"filled", "out", "joined", "plain", "kept", "made"}
+    assert {place.parameter for place in result.places} == {"copied", "padded"}

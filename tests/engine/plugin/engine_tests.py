@@ -14,7 +14,8 @@ def plain_layout():
 
 def fault():
     """Has workers fail as the file named by ENGINE_TESTS_FAULT says, once it is there: "half": in the middle of a
-    commit, "bits": somebody else writes to the weights."""
+    commit, "one worker": the second one writes something else, "bits": somebody else writes to the weights."""
+    from vllm.distributed import get_tensor_model_parallel_rank
     from weightwire.integrations.vllm import holding, worker
 
     path = os.environ["ENGINE_TESTS_FAULT"]
@@ -33,6 +34,8 @@ def fault():
         if asked_for() == "half" and len(written) > 1:
             raise MemoryError("as the test wants it")
         write(self)
+        if asked_for() == "one worker" and get_tensor_model_parallel_rank() == 1:
+            self.words[self.positions[0]] += 1
 
     begin = worker.WorkerSide.begin
 

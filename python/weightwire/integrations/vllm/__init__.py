@@ -3,6 +3,7 @@
 plugin      what vLLM calls: methods for workers and the engine's core, routes and a task for the API server
 options     the environment variables
 server      the task: fetches, has the workers prepare, moves the mirror, commits
+lag         how far the engine is behind the run
 routes      status, standing still, and which versions made a completion
 core        in the engine's core: one commit between two steps
 worker      in each worker: methods that return a status and never raise

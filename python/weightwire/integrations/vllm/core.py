@@ -19,7 +19,7 @@ def ask_workers(core: Any, method: str, args: list[Any]) -> list[dict[str, Any]]
     return answers
 
 
-def commit(core: Any, version: int) -> dict[str, Any]:
+def commit(core: Any, version: int, digest: str) -> dict[str, Any]:
     """All workers write what they have prepared; nothing that was computed with the old weights is used again; what is
     generated from here on is labelled with the version.
 
@@ -32,7 +32,7 @@ def commit(core: Any, version: int) -> dict[str, Any]:
     except Exception as error:  # nothing has been written
         return {"state": "failed", "message": f"the caches could not be reset: {error}", "written": False}
     try:
-        answers = ask_workers(core, "commit", [version])
+        answers = ask_workers(core, "commit", [version, digest])
         wrong = [answer for answer in answers if answer["state"] != "ready"]
         if wrong and len(wrong) == len(answers) and not any(answer["written"] for answer in wrong):
             return wrong[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any
 
 from weightwire.errors import WeightwireError
@@ -11,6 +10,10 @@ from weightwire.errors import WeightwireError
 
 class UpdateRefused(WeightwireError):
     """The engine cannot do this exactly, and has done nothing."""
+
+
+class UpdateFailed(WeightwireError):
+    """Something went wrong in the engine, which is as it was."""
 
 
 class WeightsDiffer(WeightwireError):
@@ -29,14 +32,32 @@ class Engine:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._core = client.engine_core
+        self._sleeps = bool(client.vllm_config.model_config.enable_sleep_mode)
+        self._asked_to_end = False
+        shutdown = client.shutdown
+
+        def noting_shutdown(*args: Any, **kwargs: Any) -> Any:
+            # vLLM also calls it to clean up after an engine that died.
+            self._asked_to_end = self._asked_to_end or not client.errored
+            return shutdown(*args, **kwargs)
+
+        client.shutdown = noting_shutdown
 
     @property
     def is_dead(self) -> bool:
         return bool(self._client.errored)
 
-    async def open(self, mirror: str) -> list[dict[str, Any]]:
-        """Has the workers learn where things are; one answer for each."""
-        answers = await self._ask("open", mirror)
+    @property
+    def died_by_itself(self) -> bool:
+        return self.is_dead and not self._asked_to_end
+
+    async def is_sleeping(self) -> bool:
+        return self._sleeps and any(await self._call("is_sleeping"))
+
+    async def open(self, mirror: str, written: float | None) -> list[dict[str, Any]]:
+        """Has the workers learn where things are; one answer for each. `written`: when the mirror last changed; None:
+        after the engine was started."""
+        answers = await self._ask("open", mirror, written)
         _raise_if_wrong(answers)
         return answers
 
@@ -52,10 +73,10 @@ class Engine:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.1)
 
-    async def commit(self, version: int) -> dict[str, Any]:
-        """Puts what all workers have prepared in place, between two steps. A core that cannot stays as it was; after
-        `UpdateRefused`, cores may hold different versions."""
-        answers = await self._call("weightwire_commit", version)
+    async def commit(self, version: int, digest: str) -> dict[str, Any]:
+        """Puts what all workers have prepared in place, between two steps; the mirror holds it. A core that cannot
+        stays as it was; after an error, cores may hold different versions."""
+        answers = await self._call("weightwire_commit", version, digest)
         _raise_if_wrong(answers)
         slowest: dict[str, Any] = max(answers, key=lambda answer: float(answer["seconds"]))
         return slowest
@@ -83,9 +104,12 @@ class Engine:
         return [answer for answers in by_core for answer in answers]
 
 
-def _raise_if_wrong(answers: Iterable[dict[str, Any]], *, may_be_busy: bool = False) -> None:
+def _raise_if_wrong(answers: list[dict[str, Any]], *, may_be_busy: bool = False) -> None:
+    """The worst that any of them says."""
+    for state, error in (("differs", WeightsDiffer), ("refused", UpdateRefused)):
+        for answer in answers:
+            if answer["state"] == state:
+                raise error(answer["message"])
     for answer in answers:
-        if answer["state"] == "differs":
-            raise WeightsDiffer(answer["message"])
         if answer["state"] != "ready" and not (may_be_busy and answer["state"] == "busy"):
-            raise UpdateRefused(answer["message"])
+            raise UpdateFailed(answer["message"])

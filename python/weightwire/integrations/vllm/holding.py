@@ -9,6 +9,7 @@ Not thread safe; preparing and committing may be on two threads, one after the o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +19,13 @@ import numpy as np
 import torch
 
 from weightwire.integrations.vllm.change_file import Changed, read_change
-from weightwire.integrations.vllm.derived import modules_with_derived_state
-from weightwire.integrations.vllm.mirror import map_tensors
+from weightwire.integrations.vllm.derived import Derived, derived_state, has_frozen_weights
+from weightwire.integrations.vllm.mirror import MirrorHeld, map_tensors, read_held
 from weightwire.integrations.vllm.places import Place
 from weightwire.integrations.vllm.reload import reload_modules
 from weightwire.integrations.vllm.shadow import LearnedMap, learn, shadow_model, tensors_of
+
+logger = logging.getLogger("vllm.weightwire")
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # So many elements are compared at a time.
@@ -81,28 +84,50 @@ class Prepared:
 
 class Holding:
     def __init__(self, model: torch.nn.Module, vllm_config: Any, mirror: Path) -> None:
-        """Learns the map. Slow for large models: everything that can be read is compared with the mirror."""
+        """Learns the map. Slow for large models: everything that can be read is compared with the mirror. If it cannot
+        be learned, every update is refused."""
         self._model = model
         self._vllm_config = vllm_config
         self._mirror = mirror
         checkpoint = map_tensors(mirror)
         self._layout = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in checkpoint.items()}
-        shadow = shadow_model(vllm_config)
-        learned = learn(shadow, self._layout)
-        self._places: dict[str, list[Place]] = {}
-        for place in learned.places:
-            self._places.setdefault(place.tensor, []).append(place)
-        self._has_opaque = bool(learned.opaque)
         live = dict(tensors_of(model))
         self._flat = {
             name: tensor.data.view(-1)
             for name, tensor in live.items()
             if tensor.is_contiguous() and not tensor.is_meta and tensor.numel() > 0
         }
-        self._readable, self._plain, self._refused = self._sort_parameters(shadow, learned, live)
+        self._refuses_all: str | None = None
+        self._places: dict[str, list[Place]] = {}
+        learned = LearnedMap()
+        derived = Derived(set(), set())
+        shadow: torch.nn.Module | None = None
+        try:
+            shadow = shadow_model(vllm_config)
+            learned = learn(shadow, self._layout)
+            derived = derived_state(model, shadow)
+        except Exception as error:  # whatever a loader may do that meta tensors cannot
+            logger.exception("weightwire: where the checkpoint's tensors go could not be learned")
+            self._refuses_all = (
+                f"where the checkpoint's tensors go could not be learned ({type(error).__name__}: {error})"
+            )
+            learned, shadow = LearnedMap(elsewhere=set(self._layout)), None
+        if has_frozen_weights(vllm_config):
+            self._refuses_all = "the compiler was told to freeze weights, which makes constants of them"
+        for place in learned.places:
+            self._places.setdefault(place.tensor, []).append(place)
+        self._has_opaque = bool(learned.opaque)
+        self._elsewhere = learned.elsewhere
+        self._mapped = {place.parameter for place in learned.places}
+        self._readable: set[str] = set()
+        self._plain: set[str] = set()
+        self._refused: dict[str, str] = {}
+        if shadow is not None:
+            self._readable, self._plain, self._refused = self._sort_parameters(shadow, learned, live, derived.state)
         self._may_be_plain = frozenset(self._plain)
         differing = self._which_differ(self._readable, checkpoint)
-        self._plain -= differing
+        self._refuse_unknown_orders(differing, derived)
+        self._plain -= differing | self._refused.keys()
         # Experts that were packed in place, for one: they cannot be compared, nor loaded anew.
         self._readable -= differing & self._refused.keys()
         self.stale = differing - self._refused.keys()
@@ -110,11 +135,10 @@ class Holding:
         another order: reloading them and comparing once more tells."""
 
     def _sort_parameters(
-        self, shadow: torch.nn.Module, learned: LearnedMap, live: dict[str, torch.Tensor]
+        self, shadow: torch.nn.Module, learned: LearnedMap, live: dict[str, torch.Tensor], derived: set[str]
     ) -> tuple[set[str], set[str], dict[str, str]]:
         """Which parameters have the checkpoint's elements at the places learned, as far as can be seen without
         comparing; which of them may be written to; and which may not even be loaded anew, and why."""
-        derived = modules_with_derived_state(self._model, shadow)
         owners: dict[int, set[str]] = {}
         for name, tensor in tensors_of(shadow):
             owners.setdefault(int(tensor.untyped_storage()._cdata), set()).add(_module_of(name))
@@ -147,18 +171,53 @@ class Holding:
                 )
         return readable, plain, refused
 
+    def _refuse_unknown_orders(self, differing: set[str], derived: Derived) -> None:
+        """Comparing tells the order of a parameter's elements, and a reload whether it is an order or other weights
+        that make a difference. Not always."""
+        for name in self._may_be_plain:
+            module = _module_of(name)
+            method = getattr(self._model.get_submodule(module), "quant_method", None)
+            if name in differing and method is not None and not _can_be_reloaded(self._model, module, derived.state):
+                self._refused[name] = (
+                    f"{module} holds its weights in another order than the checkpoint, or other weights, and loading "
+                    "it anew has not been shown to be exact"
+                )
+            elif name in self._mapped and module in derived.kernels and _is_constant(self._flat[name]):
+                self._refused[name] = f"the elements of '{name}' are all the same, so their order cannot be told"
+
     @property
     def summary(self) -> dict[str, Any]:
-        """For people."""
-        mapped = {place.parameter for places in self._places.values() for place in places}
+        """For people, and for whoever decides whether the engine holds what the mirror does."""
+        refused = set(self._refused.values()) | ({self._refuses_all} if self._refuses_all else set())
+        refused.update(f"'{name}' goes where it cannot be followed" for name in self._elsewhere if not refused)
+        can_update = self._refuses_all is None
         return {
-            "in_place": len(mapped & self._plain),
-            "by_reload": len(mapped - self._plain),
+            "in_place": len(self._mapped & self._plain) if can_update else 0,
+            "by_reload": len(self._mapped - self._plain - self._refused.keys()) if can_update else 0,
+            "refused": sorted(refused),
             "stale": sorted(self.stale),
-            "refused": sorted(set(self._refused.values())),
+            # Only a load of what the mirror holds can have made these right.
+            "unread": sorted(self._mapped - self._readable - self._refused.keys()),
+            "unproven": sorted((self._mapped & self._refused.keys()) - self._readable) + sorted(self._elsewhere),
         }
 
     # --- preparing ---
+
+    def may_change(self, tensors: Iterable[str]) -> None:
+        """Refuses if changes to any of these tensors of the checkpoint would be."""
+        for tensor in tensors:
+            self._refuse_unknown(tensor)
+            self._add_reload(Prepared(0), {p.parameter for p in self._places.get(tensor, ())} - self._plain)
+
+    def _refuse_unknown(self, tensor: str) -> None:
+        if self._refuses_all is not None:
+            raise Refused(self._refuses_all)
+        if tensor not in self._layout:
+            raise Refused(f"the checkpoint has a new tensor '{tensor}'; start the server anew")
+        if tensor in self._elsewhere:
+            raise Refused(f"'{tensor}' goes where it cannot be followed")
+        if tensor not in self._places and self._has_opaque:
+            raise Refused(f"where '{tensor}' goes is not known")
 
     def prepare_change(self, path: Path, version: int) -> Prepared:
         """From a file with a staged change."""
@@ -166,10 +225,7 @@ class Holding:
         found: dict[str, list[tuple[np.ndarray, torch.Tensor, torch.Tensor]]] = {}
         touched: set[str] = set()
         for tensor, changed in read_change(path).items():
-            if tensor not in self._layout:
-                raise Refused(f"the checkpoint has a new tensor '{tensor}'; start the server anew")
-            if tensor not in self._places and self._has_opaque:
-                raise Refused(f"where '{tensor}' goes is not known")
+            self._refuse_unknown(tensor)
             for place in self._places.get(tensor, []):
                 chosen, positions = place.locate(changed.positions)
                 if len(chosen) == 0:
@@ -191,23 +247,36 @@ class Holding:
         self._add_reload(prepared, touched)
         return prepared
 
-    def prepare_mirror(self, version: int, *, reload: bool) -> Prepared:
-        """Whatever brings the parameters to what the mirror holds; with `reload`, those that cannot be compared too."""
+    def prepare_mirror(self, held: MirrorHeld) -> Prepared:
+        """Whatever brings the parameters to what the mirror holds, which must be that; those that cannot be compared
+        are loaded anew."""
+        if self._refuses_all is not None:
+            raise Refused(f"{self._refuses_all}; start the server anew")
+        self.check_mirror_holds(held)
         checkpoint = map_tensors(self._mirror)
         if {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in checkpoint.items()} != self._layout:
             raise Refused("the checkpoint has other names, types or shapes now; start the server anew")
-        prepared = Prepared(version)
+        if self._elsewhere:
+            raise Refused(f"'{min(self._elsewhere)}' goes where it cannot be followed; start the server anew")
+        prepared = Prepared(held.version)
         for name, places in self._places.items():
             for place in places:
                 if place.parameter in self._plain:
                     for part in _split(place):
                         self._add_difference(prepared, part, checkpoint[name])
-        if reload:
-            self._add_reload(prepared, self._all_reloaded())
+        # What is made from a parameter is as it should be if the parameter is.
+        not_plain = self._mapped - self._plain
+        differing = self._which_differ(not_plain & self._readable, checkpoint)
+        try:
+            self._add_reload(prepared, (not_plain - self._readable) | differing)
+        except Refused as error:
+            raise Refused(f"{error}; start the server anew") from None
         return prepared
 
-    def _all_reloaded(self) -> set[str]:
-        return {place.parameter for places in self._places.values() for place in places} - self._plain
+    def check_mirror_holds(self, held: MirrorHeld) -> None:
+        now = read_held(self._mirror)
+        if now != held:
+            raise Refused(f"the mirror {self._mirror} does not hold version {held.version} (any more), as it should")
 
     def _add_difference(self, prepared: Prepared, place: Place, tensor: torch.Tensor) -> None:
         flat = self._flat[place.parameter]
@@ -229,13 +298,22 @@ class Holding:
         prepared.writes.append(Sparse(words, positions, new))
 
     def _add_reload(self, prepared: Prepared, parameters: set[str]) -> None:
-        for name in parameters:
-            if name in self._refused:
-                raise Refused(self._refused[name])
+        """All tensors of the modules of these parameters, and of those that they bring along: a tensor that is loaded
+        anew goes everywhere where it belongs, and a module wants all of its own."""
         modules = {_module_of(name) for name in parameters}
-        for tensor, places in self._places.items():
-            if any(_module_of(place.parameter) in modules for place in places):
-                prepared.reload.append(tensor)
+        while True:
+            tensors = [
+                tensor
+                for tensor, places in self._places.items()
+                if any(_module_of(place.parameter) in modules for place in places)
+            ]
+            touched = {place.parameter for tensor in tensors for place in self._places[tensor]}
+            if {_module_of(name) for name in touched} <= modules:
+                break
+            modules |= {_module_of(name) for name in touched}
+        for name in sorted((touched | parameters) & self._refused.keys()):
+            raise Refused(self._refused[name])
+        prepared.reload += tensors
 
     def _values(self, place: Place, changed: Changed, chosen: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """New and old words of a parameter. The loader converts types, so do we."""
@@ -254,8 +332,8 @@ class Holding:
     # --- committing ---
 
     def commit(self, prepared: Prepared) -> bool:
-        """Writes what was prepared and reads it back: whether it is what it should be. For a reload, the mirror holds
-        the version by now."""
+        """Writes what was prepared and reads it back: whether it is what it should be. REQUIRES: the mirror holds the
+        version by now, if something is loaded anew."""
         with torch.inference_mode():
             for write in prepared.writes:
                 write.write()
@@ -280,10 +358,11 @@ class Holding:
         if nothing is made from it. What does not is kept in another order, which is not known."""
         checkpoint = map_tensors(self._mirror)
         wrong = self._which_differ(self.stale, checkpoint)
-        if wrong & self._may_be_plain:
-            raise Refused(f"'{min(wrong & self._may_be_plain)}' is kept in another order than the checkpoint's")
+        for name in sorted(wrong & self._may_be_plain):
+            if getattr(self._model.get_submodule(_module_of(name)), "quant_method", None) is None:
+                raise Refused(f"'{name}' is kept in another order than the checkpoint's")
         self._readable -= wrong
-        self._plain |= self.stale & self._may_be_plain
+        self._plain |= (self.stale & self._may_be_plain) - wrong
         self.stale = set()
 
     def check(self) -> tuple[int, str | None]:
@@ -321,6 +400,10 @@ def _can_be_reloaded(model: torch.nn.Module, name: str, derived: set[str]) -> bo
     above = name.rpartition(".")[0]
     method = type(getattr(model.get_submodule(name), "quant_method", None)).__name__
     return method in ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod") and above not in derived
+
+
+def _is_constant(flat: torch.Tensor) -> bool:
+    return bool((flat == flat[0]).all())
 
 
 def _module_of(parameter: str) -> str:

@@ -47,7 +47,7 @@ class Options:
             return None
         read = _Reader(environment)
         mirror = environment.get("WEIGHTWIRE_MIRROR")
-        return Options(
+        options = Options(
             run=run,
             mirror=Path(mirror) if mirror else None,
             every_version=read("WEIGHTWIRE_VERSIONS", {"newest": False, "every": True}.__getitem__, "newest"),
@@ -57,6 +57,11 @@ class Options:
             check_all=read("WEIGHTWIRE_CHECK", {"full": True, "commit": False}.__getitem__, "full"),
             check_interval=read("WEIGHTWIRE_CHECK_INTERVAL", _at_least_zero(float), "60"),
         )
+        if options.every_version and options.behind > 0:
+            raise InvalidArgumentError(
+                "WEIGHTWIRE_VERSIONS=every misses no version, and WEIGHTWIRE_BEHIND says that some may be; set one"
+            )
+        return options
 
 
 def _at_least_zero(kind: Callable[[str], T]) -> Callable[[str], T]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 import os
 from typing import Any
+
+logger = logging.getLogger("vllm.weightwire")
 
 RUN = "WEIGHTWIRE_RUN"
 
@@ -13,11 +17,15 @@ def register() -> None:
     methods that the server asks for; without a run it does nothing."""
     if RUN not in os.environ:
         return
+    import vllm.envs
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.worker.worker_base import WorkerBase
 
     from weightwire.integrations.vllm import core, worker
 
+    # Then vLLM loads this, but no plugin that has routes. If it names others, it does not load this either.
+    if vllm.envs.VLLM_PLUGINS is None and multiprocessing.parent_process() is None:
+        logger.warning("weightwire: %s is set, but nothing is followed: set VLLM_PLUGINS=weightwire too", RUN)
     WorkerBase.weightwire = worker.weightwire
     EngineCore.weightwire_ask_workers = core.ask_workers
     EngineCore.weightwire_commit = core.commit

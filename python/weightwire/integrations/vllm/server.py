@@ -11,19 +11,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from weightwire.errors import InvalidArgumentError, UnavailableError, WeightwireError
+from weightwire.changes import TensorChange
+from weightwire.errors import CorruptError, InvalidArgumentError, UnavailableError, WeightwireError
 from weightwire.follower import Follower, Update
 from weightwire.integrations.vllm.change_file import write_change
 from weightwire.integrations.vllm.core import EXIT_STATUS
-from weightwire.integrations.vllm.engine import Engine, UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm.engine import Engine, UpdateFailed, UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm.lag import Lag
 from weightwire.integrations.vllm.metrics import Metrics
-from weightwire.integrations.vllm.mirror import MirrorHeld, read_held, reading
+from weightwire.integrations.vllm.mirror import MirrorHeld, check_files, read_held, reading, written_at
 from weightwire.integrations.vllm.options import Options
 
 logger = logging.getLogger("vllm.weightwire")
@@ -32,6 +35,8 @@ logger = logging.getLogger("vllm.weightwire")
 _READERS_SECONDS = 30.0
 # Between two tries after trouble.
 _TROUBLE_SECONDS = 2.0
+# A change of more than one in so many elements is not sent to the workers: comparing all with the mirror takes less.
+_DENSE = 16
 # For giving the lease back when the server ends.
 _LEAVE_SECONDS = 3.0
 
@@ -39,18 +44,21 @@ _LEAVE_SECONDS = 3.0
 class Following:
     """One for each server, in the API process of rank 0."""
 
-    def __init__(self, engine: Engine, options: Options, mirror: Path) -> None:
+    def __init__(self, engine: Engine, options: Options, mirror: Path, *, served: bool) -> None:
+        """`served`: whether vLLM was to load its weights from the mirror."""
         self._engine = engine
         self._options = options
         self._mirror = mirror
+        self._served = served
         # A mirror removes what is not its own when it is opened, and so what a crash has left here.
         self._folder = mirror / ".weightwire" / "engine"
         self._follower: Follower | None = None
         self._held: MirrorHeld | None = None  # by the engine; None: not known, or not the same in all of it
         self._stand_still: tuple[int | None, bool] = (None, False)
-        self._asked_to_stand: tuple[int | None, bool] = (None, False)
-        self._committed_at = 0.0
-        self._checked_at = 0.0
+        self._asked_to_stand: tuple[int | None, bool] | None = (None, False)  # the follower; None: something else
+        self._lag = Lag()
+        self._committed_at = -math.inf
+        self._checked_at = -math.inf
         self._task: asyncio.Task[None] | None = None
         self._metrics = Metrics()
         self.status: dict[str, Any] = {
@@ -68,38 +76,63 @@ class Following:
             "last_error": None,
             "last_update": None,
             "last_check": None,
+            "can_update": True,
+            "refused": [],
+            "not_compared": [],
         }
 
     # --- before the server takes requests ---
 
     async def start(self) -> None:
-        """Makes sure that the engine holds what the mirror does, then begins to follow. Raises if it cannot."""
-        held = read_held(self._mirror)
-        if held is None:  # only a follower can finish what a crash left, or load the first version
-            await self._open_follower()
-            assert self._follower is not None
-            if self._follower.version is None:
-                await asyncio.to_thread(self._follower.poll)
+        """Makes sure that the engine holds what the mirror does, and the mirror what it says, then begins to follow.
+        Raises if it cannot."""
+        before, written = read_held(self._mirror), written_at(self._mirror)
+        sound = await self._mirror_is_sound()
+        with contextlib.ExitStack() as locks:
+            if sound and before is not None:
+                locks.enter_context(reading(self._mirror))
+            else:  # only a follower can load what is damaged, or the first version
+                await self._open_follower(check=True)
+                assert self._follower is not None
+                if self._follower.version is None:
+                    update = await asyncio.to_thread(self._follower.poll)
+                    if update is not None and update.seconds is None:  # from an anchor on
+                        await self._move_mirror(update)
             held = read_held(self._mirror)
-        if held is None:
-            raise UnavailableError(f"the mirror {self._mirror} holds no version yet")
-        with reading(self._mirror) if self._follower is None else contextlib.nullcontext():
-            await self._match(held)
+            if held is None:
+                raise UnavailableError(f"the mirror {self._mirror} holds no version yet")
+            await self._match(held, written if sound and held == before else None)
         self._task = asyncio.create_task(self._run(), name="weightwire")
 
-    async def _match(self, held: MirrorHeld) -> None:
-        workers = await self._engine.open(str(self._mirror))
+    async def _mirror_is_sound(self) -> bool:
+        try:
+            await asyncio.to_thread(check_files, self._mirror)
+            return True
+        except CorruptError as error:
+            logger.warning("weightwire: the mirror is damaged, and loaded anew: %s", error)
+            return False
+
+    async def _match(self, held: MirrorHeld, written: float | None) -> None:
+        """Brings the engine to what the mirror holds. `written`: when it last changed; None: after the engine was
+        started."""
+        workers = await self._engine.open(str(self._mirror), written)
+        loaded_from_it = self._served and not any(worker["young"] for worker in workers)
+        unproven = sorted({name for worker in workers for name in worker["unproven"]})
+        if unproven and not loaded_from_it:
+            raise UpdateRefused(
+                f"the engine was loaded from something else than what the mirror {self._mirror} holds now, and "
+                f"'{unproven[0]}' can neither be compared with it nor loaded anew; start the server anew, on the mirror"
+            )
         stale = any(worker["stale"] for worker in workers)
-        if stale or any(worker["young"] and worker["by_reload"] for worker in workers):
+        if stale or (not loaded_from_it and any(worker["unread"] for worker in workers)):
             logger.info("weightwire: the engine holds something else than the mirror, and is brought there")
-            await self._engine.do("prepare_mirror", version=held.version, reload=True)
-            await self._engine.commit(held.version)
+            await self._engine.do("prepare_mirror", version=held.version, digest=held.digest)
+            await self._engine.commit(held.version, held.digest)
             workers = await self._engine.do("check", settle=True)
         await self._engine.label(held.version)
         self._set_held(held)
         self._checked_at = time.monotonic()
-        for refused in sorted({text for worker in workers for text in worker["refused"]}):
-            logger.warning("weightwire: updates that touch it will be refused: %s", refused)
+        self._note_what_is_refused(workers, unproven)
         logger.info(
             "weightwire: follows %s from version %d; %d parameters are written in place, %d loaded anew",
             self._options.run,
@@ -107,6 +140,19 @@ class Following:
             workers[0]["in_place"],
             workers[0]["by_reload"],
         )
+
+    def _note_what_is_refused(self, workers: list[dict[str, Any]], unproven: list[str]) -> None:
+        refused = sorted({text for worker in workers for text in worker["refused"]})
+        self.status["refused"], self.status["not_compared"] = refused, unproven
+        for text in refused:
+            logger.warning("weightwire: updates that touch it will be refused: %s", text)
+        if unproven:
+            logger.warning("weightwire: what vLLM loaded from the mirror is not compared with it: %s", unproven)
+        if not any(worker["in_place"] or worker["by_reload"] for worker in workers):
+            self.status["can_update"] = False
+            logger.error(
+                "weightwire: every update will be refused, so the server stays as it is: %s", "; ".join(refused)
+            )
 
     # --- following ---
 
@@ -120,8 +166,8 @@ class Following:
         try:
             await self._go_on()
         finally:
-            self._give_back()
-            if self._engine.is_dead:
+            await self._give_back()
+            if self._engine.died_by_itself:
                 _end()
 
     async def _go_on(self) -> None:
@@ -147,6 +193,8 @@ class Following:
 
     async def _turn(self) -> None:
         """Asks once whether there is something newer, and does what is to be done."""
+        if await self._engine.is_sleeping():
+            return
         if self._follower is None:
             await self._open_follower()
         follower = self._follower
@@ -154,10 +202,13 @@ class Following:
         self._pass_limits(follower)
         asked = time.time()
         update = await asyncio.to_thread(follower.poll)
+        # A follower does not look beyond where it was told to stop.
+        limited = self._asked_to_stand is not None and self._asked_to_stand[0] is not None
+        self._lag.saw(await asyncio.to_thread(follower.newest) if limited else follower.stats.newest)
         self.status["last_asked"] = asked
         if self._held is None or follower.version != self._held.version:
-            await self._catch_up()
-        elif update is not None and update.seconds is None and self._is_time(follower):
+            await self._follow_mirror(follower, update)
+        elif update is not None and update.seconds is None and self._is_time():
             await self._advance(update)
         if self._options.check_all and self._committed_at > self._checked_at:
             await self._check_if_time()
@@ -170,21 +221,32 @@ class Following:
             follower.stand_still(version, back=back)
             self._asked_to_stand = (version, back)
 
-    def _is_time(self, follower: Follower) -> bool:
+    def _is_time(self) -> bool:
         if time.monotonic() - self._committed_at < self._options.interval:
             return False
         # Who is told to go to a version goes.
-        return self._stand_still[0] is not None or follower.stats.versions_behind > self._options.behind
+        return self._stand_still[0] is not None or self._lag.versions > self._options.behind
+
+    def _may_hold(self, version: int) -> bool:
+        """By what was said last, which may be while an update is under way."""
+        return self._stand_still[0] is None or version <= self._stand_still[0]
 
     async def _advance(self, update: Update) -> None:
         """By the change that was staged."""
         start = time.monotonic()
-        path = self._folder / "change.safetensors"
-        await asyncio.to_thread(self._write, update, path)
-        await self._engine.do("prepare_change", path=str(path), version=update.version)
+        in_place = await self._prepare(update)
         prepared = time.monotonic()
+        if not self._may_hold(update.version):
+            return
         await self._move_mirror(update)
         moved = time.monotonic()
+        if not self._may_hold(update.version):
+            await asyncio.to_thread(update.undo)
+            self._asked_to_stand = None  # taking it back was told to the follower in another way
+            return
+        if not in_place:
+            await self._catch_up()
+            return
         await self._commit(
             {
                 "from_version": update.from_version,
@@ -194,25 +256,54 @@ class Following:
             }
         )
 
-    async def _catch_up(self) -> None:
-        """By comparing everything with the mirror."""
-        held = read_held(self._mirror)
-        if held is None:
-            raise UnavailableError(f"the mirror {self._mirror} is not finished")
-        start = time.monotonic()
-        await self._engine.do("prepare_mirror", version=held.version, reload=True)
-        before = None if self._held is None else self._held.version
-        await self._commit({"from_version": before, "seconds_preparing": time.monotonic() - start})
-
-    def _write(self, update: Update, path: Path) -> None:
+    async def _prepare(self, update: Update) -> bool:
+        """Has the workers prepare the change, or only say that they would not refuse it, which is the other way: to
+        compare everything with the mirror, once that has moved."""
         changes = update.changes
         if changes is None or update.changes_layout:
             raise UpdateRefused(
                 f"version {update.version} has other names, types or shapes; start the server anew from its mirror, "
                 "once a follower has brought it there"
             )
-        path.parent.mkdir(exist_ok=True)
-        write_change(path, changes, update.version)
+        changed = sum(change.changed for change in changes)
+        is_dense = changed * _DENSE > sum(math.prod(change.shape) for change in changes)
+        # There is no other way where something can be neither compared nor loaded anew.
+        can_compare = not self.status["not_compared"]
+        if not is_dense or not can_compare:
+            try:
+                path = self._folder / "change.safetensors"
+                await asyncio.to_thread(_write, path, changes, update.version)
+                await self._engine.do("prepare_change", path=str(path), version=update.version)
+                return True
+            except UpdateFailed as error:
+                if not can_compare:
+                    raise
+                logger.warning("weightwire: the change to version %d is not used: %s", update.version, error)
+        await self._engine.do("may_change", tensors=[change.name for change in changes])
+        return False
+
+    async def _follow_mirror(self, follower: Follower, update: Update | None) -> None:
+        """When it is somewhere else than the engine: it loaded an anchor, or something failed in between. The rest of
+        the way comes first, so that no version is served that nobody asked for."""
+        if update is not None and update.seconds is None and self._may_hold(update.version):
+            await self._move_mirror(update)
+        if follower.version is None:
+            raise UnavailableError(f"the mirror {self._mirror} is damaged, and not loaded anew yet")
+        if self._held is not None and follower.version == self._held.version:
+            return
+        # A mirror that went too far before it was told to stop leaves the engine where it is.
+        if self._held is None or self._may_hold(follower.version):
+            await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """By comparing everything with the mirror."""
+        held = read_held(self._mirror)
+        if held is None:
+            raise UnavailableError(f"the mirror {self._mirror} is not finished")
+        start = time.monotonic()
+        await self._engine.do("prepare_mirror", version=held.version, digest=held.digest)
+        before = None if self._held is None else self._held.version
+        await self._commit({"from_version": before, "seconds_preparing": time.monotonic() - start})
 
     async def _move_mirror(self, update: Update) -> None:
         deadline = time.monotonic() + _READERS_SECONDS
@@ -229,7 +320,7 @@ class Following:
         held = read_held(self._mirror)
         assert held is not None
         self._held = None  # until it is known
-        committed = await self._engine.commit(held.version)
+        committed = await self._engine.commit(held.version, held.digest)
         self._committed_at = time.monotonic()
         self._set_held(held)
         self.status["updates"] += 1
@@ -254,6 +345,11 @@ class Following:
         if self._held is None or start - self._checked_at < self._options.check_interval:
             return
         answers = await self._engine.do("check", settle=False)
+        assert self._follower is not None
+        try:
+            await asyncio.to_thread(self._follower.check)
+        except CorruptError as error:  # what was loaded from it, or will be, is wrong too
+            raise WeightsDiffer(f"the mirror is damaged: {error}") from error
         self._checked_at = time.monotonic()
         self.status["last_check"] = {
             "version": self._held.version,
@@ -262,23 +358,22 @@ class Following:
             "seconds": self._checked_at - start,
         }
 
-    async def _open_follower(self) -> None:
-        self._follower = await asyncio.to_thread(
-            Follower, self._options.run, self._mirror, poll_seconds=self._options.poll
-        )
+    async def _open_follower(self, *, check: bool = False) -> None:
+        self._follower = await Follower.open_async(self._options.run, self._mirror, check=check)
 
-    def _give_back(self) -> None:
+    async def _give_back(self) -> None:
         """The lease, unless the bucket takes long: then it expires."""
         follower, self._follower = self._follower, None
         if follower is not None:
             thread = threading.Thread(target=follower.close, daemon=True)
             thread.start()
-            thread.join(_LEAVE_SECONDS)
+            await asyncio.to_thread(thread.join, _LEAVE_SECONDS)
 
     # --- for people ---
 
     def _set_held(self, held: MirrorHeld) -> None:
         self._held = held
+        self._lag.holds(held.version)
         self.status["version"], self.status["digest"] = held
         self._metrics.holds(held.version)
 
@@ -294,11 +389,16 @@ class Following:
 
     def _note_standing(self) -> None:
         if self._follower is not None:
-            stats = self._follower.stats
-            self.status["newest"] = stats.newest
-            self.status["versions_behind"] = stats.versions_behind
-            self._metrics.is_behind(stats.versions_behind)
-            self.status["seconds_behind"] = stats.seconds_behind
+            self._lag.saw(self._follower.stats.newest)  # also what it could not fetch
+        self.status["newest"] = self._lag.newest
+        self.status["versions_behind"] = self._lag.versions
+        self.status["seconds_behind"] = self._lag.seconds
+        self._metrics.is_behind(self._lag.versions)
+
+
+def _write(path: Path, changes: list[TensorChange], version: int) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_change(path, changes, version)
 
 
 def _end() -> None:
@@ -315,3 +415,22 @@ def mirror_of(options: Options, model: str) -> Path:
             f"'{model}' is no directory that can be kept up to date; serve a mirror, or name one by WEIGHTWIRE_MIRROR"
         )
     return Path(model)
+
+
+def is_loaded_from(mirror: Path, config: Any) -> bool:
+    """Whether vLLM was told to load its weights from there."""
+    model = Path(config.model_config.model)
+    return config.load_config.load_format != "dummy" and model.is_dir() and mirror.is_dir() and mirror.samefile(model)
+
+
+def refuse_unsuited(config: Any) -> None:
+    """Raises if a server is set up in a way that cannot be followed with."""
+    if not config.model_config.is_moe:
+        return
+    if config.parallel_config.data_parallel_size > 1:
+        raise InvalidArgumentError(
+            "weightwire cannot follow with experts and --data-parallel-size above 1: cores that wait for each other in "
+            "every step would hold different versions for a moment; start one server for each"
+        )
+    if config.parallel_config.enable_eplb:
+        raise InvalidArgumentError("weightwire cannot follow with --enable-eplb, which moves experts while they serve")

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from weightwire.integrations.vllm.places import Place, make_place
 
@@ -26,6 +27,8 @@ class LearnedMap:
     places: list[Place] = field(default_factory=list)
     opaque: set[str] = field(default_factory=set)
     """Parameters that are made from the checkpoint in ways that are not mere moves."""
+    elsewhere: set[str] = field(default_factory=set)
+    """Tensors of the checkpoint of which something is kept, or made, that is no parameter."""
 
 
 def shadow_model(vllm_config: Any) -> torch.nn.Module:
@@ -63,9 +66,11 @@ def learn(model: torch.nn.Module, tensors: Mapping[str, tuple[torch.dtype, tuple
     result = LearnedMap()
     for target, source in moves.copies:
         parameter = targets.get(_storage(target))
-        if parameter is None:
-            continue
         name = sources.get(_storage(source))
+        if parameter is None:
+            if name is not None:
+                result.elsewhere.add(name)
+            continue
         place = None
         if name is not None:
             place = make_place(
@@ -80,6 +85,8 @@ def learn(model: torch.nn.Module, tensors: Mapping[str, tuple[torch.dtype, tuple
         elif target.numel() > 0:
             result.places.append(place)
     result.opaque.update(name for written in moves.written if (name := targets.get(_storage(written))) is not None)
+    used = [*moves.used, *_kept_by(model)]
+    result.elsewhere.update(name for tensor in used if (name := sources.get(_storage(tensor))) is not None)
     now = dict(tensors_of(model))
     for name, tensor in parameters.items():
         if name not in now or _storage(now[name]) != _storage(tensor):
@@ -93,28 +100,54 @@ def tensors_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
+def _kept_by(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Tensors that modules keep beside their parameters."""
+    for module in model.modules():
+        attributes = [value for name, value in vars(module).items() if name not in ("_parameters", "_buffers")]
+        yield from (value for value in tree_leaves(attributes) if isinstance(value, torch.Tensor))
+
+
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
 class _Moves(TorchDispatchMode):
-    """Notes every copy between tensors, and every other write to one."""
+    """Notes every copy between tensors, every other write to one, and from what anything else is made."""
 
-    # Padding is filled; what else is copied there later is noted as a copy.
+    # Padding is filled with a number; what else is copied there later is noted as a copy.
     _FILLS = ("aten::fill_", "aten::zero_")
 
     def __init__(self) -> None:
         super().__init__()
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.written: list[torch.Tensor] = []
+        self.used: list[torch.Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
         if func is torch.ops.aten.copy_.default:
             self.copies.append((args[0], args[1]))
-        elif func._schema.is_mutable and func._schema.name not in self._FILLS:
-            self.written.extend(
-                value
-                for argument, value in zip(func._schema.arguments, args, strict=False)
-                if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, torch.Tensor)
-            )
-        return func(*args, **(kwargs or {}))
+            return result
+        inputs = _tensors(args, kwargs)
+        schema = func._schema
+        if schema.is_mutable:
+            if schema.name not in self._FILLS or len(inputs) > 1:
+                self.written += _written(schema, args, kwargs)
+                self.used += inputs
+        elif not schema.name.endswith("_like") and not schema.name.startswith("aten::new_"):
+            storages = {_storage(tensor) for tensor in inputs}
+            if any(_storage(tensor) not in storages for tensor in _tensors(result)):  # no view
+                self.used += inputs
+        return result
+
+
+def _tensors(*values: Any) -> list[torch.Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+
+
+def _written(schema: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """What a call writes to, by whichever argument."""
+    given = {**{argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}, **kwargs}
+    names = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    return _tensors([value for name, value in given.items() if name in names])

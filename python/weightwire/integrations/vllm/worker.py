@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from weightwire.integrations.vllm.holding import Differs, Holding, Prepared, Refused
-from weightwire.integrations.vllm.mirror import changed_since
+from weightwire.integrations.vllm.mirror import MirrorHeld
 
 logger = logging.getLogger("vllm.weightwire")
 
@@ -60,12 +60,13 @@ class WorkerSide:
         self.writing = False
 
     @_never_raises
-    def open(self, mirror: str) -> Status:
-        """Learns where things are. Before the server takes requests, since it changes torch's defaults for a moment."""
+    def open(self, mirror: str, written: float | None) -> Status:
+        """Learns where things are. Before the server takes requests, since it changes torch's defaults for a moment.
+        `written` says when the mirror last changed; None: just now."""
         with torch.inference_mode():
             self._holding = Holding(self._worker.get_model(), self._worker.vllm_config, Path(mirror))
         # What cannot be read must have been loaded from what lies there now.
-        young = changed_since(Path(mirror), _started)
+        young = written is None or written >= _started
         return {"state": "ready", "young": young, **self._holding.summary}
 
     @_never_raises
@@ -86,12 +87,14 @@ class WorkerSide:
         return self._answer
 
     @_never_raises
-    def commit(self, version: int) -> Status:
-        """Writes what was prepared, and reads it back. Between two steps."""
+    def commit(self, version: int, digest: str) -> Status:
+        """Writes what was prepared, and reads it back. Between two steps. The mirror holds that by now."""
         prepared, self._prepared = self._prepared, None
         if self._holding is None or prepared is None or prepared.version != version:
             return failed(f"version {version} was not prepared")
         start = time.perf_counter()
+        if prepared.reload:
+            self._holding.check_mirror_holds(MirrorHeld(version, digest))
         self.writing = True
         if not self._holding.commit(prepared):
             return failed("what was written does not read back", written=True)
@@ -106,6 +109,7 @@ class WorkerSide:
     @_never_raises
     def _do(self, task: str, arguments: dict[str, Any]) -> Status:
         tasks: dict[str, Callable[..., Status]] = {
+            "may_change": self._may_change,
             "prepare_change": self._prepare_change,
             "prepare_mirror": self._prepare_mirror,
             "check": self._check,
@@ -120,11 +124,15 @@ class WorkerSide:
                 torch.cuda.current_stream().synchronize()
             return answer
 
+    def _may_change(self, holding: Holding, tensors: list[str]) -> Status:
+        holding.may_change(tensors)
+        return {"state": "ready"}
+
     def _prepare_change(self, holding: Holding, path: str, version: int) -> Status:
         return self._ready(holding.prepare_change(Path(path), version))
 
-    def _prepare_mirror(self, holding: Holding, version: int, reload: bool) -> Status:
-        return self._ready(holding.prepare_mirror(version, reload=reload))
+    def _prepare_mirror(self, holding: Holding, version: int, digest: str) -> Status:
+        return self._ready(holding.prepare_mirror(MirrorHeld(version, digest)))
 
     def _ready(self, prepared: Prepared) -> Status:
         self._prepared = prepared

@@ -1,0 +1,517 @@
+"""What the task in the API server decides: which versions, when, and in what order. The run, its mirror and the
+follower are real; the engine only notes what it is asked for. Whether one does it exactly is for tests with servers."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import weightwire as ww
+from weightwire.integrations.vllm import engine as engine_module
+from weightwire.integrations.vllm import routes, server
+from weightwire.integrations.vllm.engine import Engine, UpdateFailed, UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm.metrics import Metrics
+from weightwire.integrations.vllm.mirror import read_held
+from weightwire.integrations.vllm.options import Options
+from weightwire.integrations.vllm.server import Following
+
+WEIGHTS = 1000
+
+
+@pytest.fixture(scope="module")
+def metrics():
+    return Metrics()
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = SimpleNamespace(bucket=tmp_path / "bucket", mirror=tmp_path / "mirror")
+    state = {"w": np.random.default_rng(0).standard_normal(WEIGHTS).astype(np.float32)}
+    publisher = ww.Publisher(run.bucket)
+
+    def publish(changed=3):
+        state["w"][:changed] += 1
+        ticket = publisher.publish(ticket_count(), state)
+        ticket.wait(60)
+        return ticket.stats.version
+
+    counts = iter(range(1000))
+
+    def ticket_count():
+        return next(counts)
+
+    run.publish = publish
+    run.publish()
+    with ww.Follower(run.bucket, run.mirror) as follower:
+        follower.poll()
+    yield run
+    publisher.close()
+
+
+class NotingEngine:
+    """Answers as an engine would that holds what it should."""
+
+    is_dead = died_by_itself = False
+
+    def __init__(self):
+        self.tasks, self.commits, self.opened, self.sleeping = [], [], [], False
+        self.before = {}  # by task: what happens, or goes wrong, when it is asked for
+        self.says = {"in_place": 1, "by_reload": 0}
+
+    async def is_sleeping(self):
+        return self.sleeping
+
+    async def open(self, mirror, written):
+        self.opened.append(written)
+        lists = {key: [] for key in ("refused", "stale", "unread", "unproven")}
+        return [{**lists, "young": written is None, **self.says}]
+
+    async def do(self, task, **arguments):
+        self.tasks.append(task)
+        self.before.get(task, lambda: None)()
+        return await self.open("", 0.0) if task == "check" and arguments["settle"] else [{"elements": WEIGHTS}]
+
+    async def commit(self, version, digest):
+        self.commits.append(version)
+        return {"seconds": 0.001, "seconds_writing": 0.001, "elements": 1}
+
+    async def label(self, version):
+        pass
+
+
+@pytest.fixture
+def follow(run, metrics, monkeypatch):
+    """Has a task start, and calls a coroutine with it and its engine. Turns are taken by hand."""
+    monkeypatch.setattr(server, "Metrics", lambda: metrics)
+
+    async def no_turns(self):
+        pass
+
+    monkeypatch.setattr(Following, "_run", no_turns)
+
+    def call(coroutine, *, engine=None, served=True, **options):
+        engine = engine or NotingEngine()
+
+        async def main():
+            following = Following(engine, Options(str(run.bucket), **options), run.mirror, served=served)
+
+            async def turn():
+                try:
+                    await following._turn()
+                finally:
+                    following._note_standing()
+                return following.status
+
+            following.turn = turn
+            try:
+                await following.start()
+                return await coroutine(following, engine)
+            finally:
+                await following._give_back()
+
+        return asyncio.run(main())
+
+    return call
+
+
+def fails(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+# --- which versions, and when ---
+
+
+def test_several_versions_are_one_update(run, follow):
+    async def turns(following, engine):
+        for _ in range(3):
+            run.publish()
+        status = await following.turn()
+        assert engine.commits == [3]
+        assert (status["version"], status["newest"], status["versions_behind"]) == (3, 3, 0)
+
+    follow(turns)
+
+
+def test_every_version_is_an_update_and_the_lag_is_the_runs(run, follow):
+    async def turns(following, engine):
+        for _ in range(3):
+            run.publish()
+        for version in (1, 2, 3):
+            status = await following.turn()
+            assert (status["version"], status["newest"], status["versions_behind"]) == (version, 3, 3 - version)
+        assert (await following.turn())["seconds_behind"] == 0
+        assert engine.commits == [1, 2, 3]
+
+    follow(turns, every_version=True)
+
+
+def test_versions_may_be_missed_up_to_a_number(run, follow):
+    async def turns(following, engine):
+        for lag in (1, 2):
+            run.publish()
+            status = await following.turn()
+            assert (status["version"], status["versions_behind"]) == (0, lag)
+            assert status["seconds_behind"] > 0
+        run.publish()
+        assert (await following.turn())["version"] == 3
+        assert engine.commits == [3]
+
+    follow(turns, behind=2)
+
+
+def test_there_is_time_between_updates(run, follow):
+    async def turns(following, engine):
+        run.publish()
+        assert (await following.turn())["version"] == 1
+        run.publish()
+        status = await following.turn()
+        assert (status["version"], status["versions_behind"]) == (1, 1)
+        following._committed_at -= 1000
+        assert (await following.turn())["version"] == 2
+
+    follow(turns, interval=1000.0)
+
+
+def test_every_version_and_missing_some_are_not_wanted_at_once():
+    environment = {"WEIGHTWIRE_RUN": "run", "WEIGHTWIRE_VERSIONS": "every", "WEIGHTWIRE_BEHIND": "1"}
+    with pytest.raises(ww.InvalidArgumentError, match="WEIGHTWIRE_BEHIND"):
+        Options.from_environment(environment)
+    assert Options.from_environment({**environment, "WEIGHTWIRE_BEHIND": "0"}).every_version
+
+
+def test_the_engine_sleeps(run, follow):
+    async def turns(following, engine):
+        run.publish()
+        engine.sleeping = True
+        assert (await following.turn())["last_asked"] is None
+        engine.sleeping = False
+        assert (await following.turn())["version"] == 1
+
+    follow(turns)
+
+
+# --- standing still ---
+
+
+def test_standing_still_does_not_hide_how_far_the_run_is(run, follow):
+    async def turns(following, engine):
+        following.stand_still(0, False)
+        run.publish(), run.publish()
+        status = await following.turn()
+        assert (status["version"], status["newest"], status["versions_behind"]) == (0, 2, 2)
+        following.stand_still(1, False)
+        assert (await following.turn())["version"] == 1
+        following.stand_still(None, False)
+        assert (await following.turn())["version"] == 2
+        following.stand_still(0, True)
+        status = await following.turn()
+        assert (status["version"], status["versions_behind"]) == (0, 2)
+
+    follow(turns)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("back", [False, True])
+def test_standing_still_is_not_overtaken_by_an_update_under_way(run, follow, monkeypatch, late, back):
+    """It is asked for while workers prepare, or only when the mirror has moved."""
+
+    async def turns(following, engine):
+        run.publish()
+        if late:
+            move = following._move_mirror
+
+            async def move_then_ask(update):
+                await move(update)
+                following.stand_still(0, back)
+
+            following._move_mirror = move_then_ask
+        else:
+            engine.before["prepare_change"] = lambda: following.stand_still(0, back)
+        for _ in range(2):
+            status = await following.turn()
+            assert (status["version"], status["newest"], status["versions_behind"]) == (0, 1, 1)
+            assert read_held(run.mirror).version == 0
+        assert engine.commits == []
+        following.stand_still(None, False)
+        engine.before.clear()
+        if late:
+            following._move_mirror = move
+        assert (await following.turn())["version"] == 1
+
+    follow(turns)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_mirror_that_went_too_far_leaves_the_engine_where_it_is(run, follow, back):
+    async def turns(following, engine):
+        run.publish()
+        await following.turn()
+        run.publish()
+        following._follower.poll().apply()
+        following.stand_still(1, back)
+        for _ in range(2):
+            assert (await following.turn())["version"] == 1
+        assert engine.commits == [1]
+        assert read_held(run.mirror).version == (1 if back else 2)
+        following.stand_still(None, False)
+        assert (await following.turn())["version"] == 2
+
+    follow(turns)
+
+
+# --- how ---
+
+
+def test_a_small_change_is_prepared_before_the_mirror_moves_and_a_large_one_compared_after(run, follow):
+    async def turns(following, engine):
+        moved = []
+        for task in ("prepare_change", "may_change", "prepare_mirror"):
+            engine.before[task] = lambda: moved.append(read_held(run.mirror).version)
+        run.publish()
+        await following.turn()
+        run.publish(WEIGHTS // 10)
+        await following.turn()
+        assert [task for task in engine.tasks if task != "check"] == ["prepare_change", "may_change", "prepare_mirror"]
+        assert moved == [0, 1, 2]
+        assert engine.commits == [1, 2]
+
+    follow(turns)
+
+
+def test_a_change_that_cannot_be_prepared_is_made_by_comparing(run, follow):
+    async def turns(following, engine):
+        engine.before["prepare_change"] = fails(UpdateFailed("no memory"))
+        run.publish()
+        assert (await following.turn())["version"] == 1
+        assert engine.tasks[:3] == ["prepare_change", "may_change", "prepare_mirror"]
+
+    follow(turns)
+
+
+def test_what_cannot_be_compared_is_not_made_by_comparing(run, follow):
+    async def turns(following, engine):
+        run.publish(WEIGHTS)
+        assert (await following.turn())["version"] == 1
+        assert engine.tasks == ["prepare_change"]
+        engine.before["prepare_change"] = fails(UpdateFailed("no memory"))
+        run.publish()
+        with pytest.raises(UpdateFailed):
+            await following.turn()
+        assert read_held(run.mirror).version == 1
+
+    engine = NotingEngine()
+    engine.says["unproven"] = ["a"]
+    follow(turns, engine=engine, check_all=False)
+
+
+@pytest.mark.parametrize(("task", "changed"), [("prepare_change", 3), ("may_change", WEIGHTS)])
+def test_what_is_refused_moves_nothing(run, follow, task, changed):
+    async def turns(following, engine):
+        engine.before[task] = fails(UpdateRefused("not exactly"))
+        run.publish(changed)
+        with pytest.raises(UpdateRefused):
+            await following.turn()
+        assert (following.status["version"], following.status["versions_behind"]) == (0, 1)
+        assert read_held(run.mirror).version == 0
+
+    follow(turns)
+
+
+# --- what is checked ---
+
+
+def damage(mirror):
+    (file,) = Path(mirror).glob("*.safetensors")
+    with file.open("r+b") as opened:
+        opened.seek(-1, 2)
+        last = opened.read(1)
+        opened.seek(-1, 2)
+        opened.write(bytes([last[0] ^ 1]))
+
+
+def test_all_is_compared_and_digested_after_an_update(run, follow):
+    async def turns(following, engine):
+        run.publish()
+        await following.turn()
+        assert engine.tasks == ["prepare_change", "check"]
+        assert following.status["last_check"]["version"] == 1
+        run.publish()
+        damage(run.mirror)
+        with pytest.raises(WeightsDiffer, match="the mirror is damaged"):
+            await following.turn()
+
+    follow(turns, check_interval=0.0)
+
+
+def test_or_not_if_it_is_not_wanted(run, follow):
+    async def turns(following, engine):
+        run.publish()
+        await following.turn()
+        assert engine.tasks == ["prepare_change"]
+
+    follow(turns, check_interval=0.0, check_all=False)
+
+
+def test_a_damaged_mirror_is_loaded_anew_before_the_server_starts(run, follow):
+    sound = next(run.mirror.glob("*.safetensors")).read_bytes()
+
+    async def turns(following, engine):
+        assert engine.opened == [None]  # the engine was loaded from something else
+        assert next(run.mirror.glob("*.safetensors")).read_bytes() == sound
+        assert following.status["version"] == 0
+
+    damage(run.mirror)
+    follow(turns)
+
+
+def test_a_damaged_mirror_without_a_bucket_is_not_served(run, follow):
+    async def turns(following, engine):
+        raise AssertionError
+
+    damage(run.mirror)
+    run.bucket.rename(run.bucket.with_name("away"))
+    with pytest.raises(ww.WeightwireError):
+        follow(turns)
+
+
+def test_without_its_bucket_a_sound_mirror_is_served(run, follow):
+    async def turns(following, engine):
+        assert engine.opened[0] is not None
+        assert following.status["version"] == 0
+
+    run.bucket.rename(run.bucket.with_name("away"))
+    follow(turns)
+
+
+@pytest.mark.parametrize(
+    ("says", "served", "tasks"),
+    [
+        ({}, True, []),
+        ({}, False, []),
+        ({"unread": ["a"]}, True, []),
+        ({"unread": ["a"]}, False, ["prepare_mirror", "check"]),
+        ({"stale": ["a"]}, True, ["prepare_mirror", "check"]),
+        ({"unproven": ["a"]}, True, []),
+        ({"unproven": ["a"]}, False, None),
+    ],
+)
+def test_the_engine_is_brought_to_another_mirror_than_it_was_loaded_from(follow, says, served, tasks):
+    async def turns(following, engine):
+        assert engine.tasks == tasks
+        assert following.status["not_compared"] == says.get("unproven", [])
+
+    engine = NotingEngine()
+    engine.says.update(says)
+    refusal = pytest.raises(UpdateRefused, match="'a' can neither be compared with it nor loaded anew")
+    with refusal if tasks is None else contextlib.nullcontext():
+        follow(turns, engine=engine, served=served)
+
+
+def test_it_says_so_if_every_update_will_be_refused(follow):
+    async def turns(following, engine):
+        return following.status
+
+    engine = NotingEngine()
+    engine.says.update(in_place=0, refused=["because"])
+    status = follow(turns, engine=engine)
+    assert (status["can_update"], status["refused"]) == (False, ["because"])
+    assert follow(turns)["can_update"]
+
+
+# --- the engine as the API server sees it ---
+
+
+class Client:
+    errored = False
+
+    def __init__(self):
+        self.engine_core = SimpleNamespace()
+        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(enable_sleep_mode=False))
+
+    def shutdown(self, timeout=None):
+        self.errored = True
+
+
+def test_an_engine_that_was_told_to_end_has_not_died():
+    client = Client()
+    engine = Engine(client)
+    client.shutdown(timeout=0)
+    assert engine.is_dead and not engine.died_by_itself
+
+
+def test_an_engine_that_is_cleaned_up_after_has_died():
+    client = Client()
+    engine = Engine(client)
+    client.errored = True
+    client.shutdown(timeout=0)
+    assert engine.died_by_itself
+
+
+def test_the_worst_that_a_worker_says_counts():
+    ready, busy, failed, refused, differs = (
+        {"state": state, "message": state} for state in ("ready", "busy", "failed", "refused", "differs")
+    )
+    for answers, error in (
+        ([ready, failed, refused, differs], WeightsDiffer),
+        ([failed, refused, ready], UpdateRefused),
+        ([ready, failed], UpdateFailed),
+        ([busy], UpdateFailed),
+    ):
+        with pytest.raises(error):
+            engine_module._raise_if_wrong(answers)
+    engine_module._raise_if_wrong([ready, busy], may_be_busy=True)
+
+
+# --- what vLLM gets ---
+
+
+def test_an_option_that_means_nothing_keeps_the_server_from_starting(monkeypatch):
+    monkeypatch.setenv("WEIGHTWIRE_RUN", "run")
+    monkeypatch.setenv("WEIGHTWIRE_BEHIND", "two")
+    endpoint = routes.Endpoint()  # vLLM leaves out a plugin that raises here
+    with pytest.raises(ww.InvalidArgumentError, match="WEIGHTWIRE_BEHIND is 'two'"):
+        endpoint.attach_router(None)
+
+
+def test_other_api_servers_wait_until_it_is_known_what_the_engine_holds(monkeypatch):
+    labels = iter(["default", "default", "7"])
+
+    class Labelled:
+        async def get_weight_version(self):
+            return next(labels)
+
+    asyncio.run(routes._wait_for_label(Labelled()))
+    assert next(labels, None) is None
+
+    class Never:
+        async def get_weight_version(self):
+            return "default"
+
+    monkeypatch.setattr(routes, "_MATCH_SECONDS", 0.0)
+    with pytest.raises(ww.UnavailableError, match="did not find out"):
+        asyncio.run(routes._wait_for_label(Never()))
+
+
+def test_the_header_of_many_completions_is_a_summary():
+    few = {("a", 1): [("4", 0, 9)], ("a", 0): [("3", 0, 17), ("4", 17, 40)]}
+    assert routes.version_header(few) == (b"x-weightwire-versions", b"3:0-17 4:17-40, 4:0-9")
+    many = {(f"r-{i}", 0): [(str(98 + i % 5), 0, 16)] for i in range(1000)}
+    assert routes.version_header(many) == (b"x-weightwire-version-range", b"98-102")
+
+
+@pytest.mark.parametrize(
+    ("is_moe", "size", "moves", "refused"),
+    [(False, 4, True, False), (True, 1, False, False), (True, 2, False, True), (True, 1, True, True)],
+)
+def test_experts_of_several_cores_and_those_that_move_are_refused(is_moe, size, moves, refused):
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(is_moe=is_moe),
+        parallel_config=SimpleNamespace(data_parallel_size=size, enable_eplb=moves),
+    )
+    with pytest.raises(ww.InvalidArgumentError) if refused else contextlib.nullcontext():
+        server.refuse_unsuited(config)
