@@ -56,8 +56,10 @@ def test_a_killed_server_goes_on_from_its_mirror_and_stops_when_its_weights_are_
     missed = run.step()
     damage(run.mirror / "model.safetensors", "model.norm.weight")  # it is loaded anew, and the engine brought there
     fault = tmp_path / "fault"
-    variables = {**ONE_PROCESS, "ENGINE_TESTS_FAULT": str(fault)}
-    again = start(run.mirror, run.bucket, plugins=["fault"], compiled=True, **variables).wait_until_up()
+    variables = {**ONE_PROCESS, "ENGINE_TESTS_FAULT": str(fault), "WEIGHTWIRE_MIRROR": str(run.mirror)}
+    # Loaded from something else, and compiled, before it is brought to what the mirror holds.
+    options = {"plugins": ["fault"], "compiled": True, "WEIGHTWIRE_VERSIONS": "every", **variables}
+    again = start(run.checkpoint(0), run.bucket, **options).wait_until_up()
     again.wait_for_version(missed)
     assert again.answers() == reference.answers(run.checkpoint(missed), plain=False)
     assert "the mirror is damaged, and loaded anew" in again.log.read_text()
