@@ -57,6 +57,17 @@ def digest(directory: Path) -> str:
     return json.loads(ran.stdout)["state"]
 
 
+def reading_once(training: Training) -> float:
+    """Seconds that torch takes to look at all weights, with as many threads as it likes."""
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        for tensor in training.master.values():
+            tensor.view(torch.int32).max()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
 def full_model(training: Training, run: str, folder: Path) -> dict:
     """A run of one version, into an empty mirror."""
     start = time.perf_counter()
@@ -111,6 +122,7 @@ def main() -> None:
 
     training = Training(options.layers)
     elements = sum(tensor.numel() for tensor in training.master.values())
+    read_s = reading_once(training)
     buckets = {"directory": None}
     if "WEIGHTWIRE_TEST_S3_ENDPOINT" in os.environ:
         buckets["Ceph RGW"] = "s3://story"
@@ -129,9 +141,10 @@ def main() -> None:
         middle = {key: statistics.median(step[key] for step in steps) for key in steps[0]}
         results[name] = {"full": full, "delta": middle, "exact": exact, "steps": len(steps)}
     if options.json:
-        print(json.dumps({"elements": elements, "buckets": results}, indent=2))
+        print(json.dumps({"elements": elements, "read_once_s": read_s, "buckets": results}, indent=2))
         return
-    print(f"{elements / 1e6:.0f} million weights, kept in fp32, published as bf16; medians of {options.steps} steps\n")
+    print(f"{elements / 1e6:.0f} million weights, kept in fp32, published as bf16; medians of {options.steps} steps.")
+    print(f"To read them once takes torch {read_s:.2f} s with {torch.get_num_threads()} threads.\n")
     print("| bucket | what is sent | changed | bytes | trainer held | publish() to an exact mirror | exact |")
     print("|---|---|---|---|---|---|---|")
     for name, result in results.items():
