@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,9 +14,15 @@ from typing import Any, Literal, overload
 
 from weightwire import _arrays, _core
 from weightwire._checks import seconds, whole_number
+from weightwire._forks import Process, never_end
 from weightwire._state import target_of
 from weightwire.changes import TensorChange
 from weightwire.errors import InvalidArgumentError, UnavailableError, WaitTimeout
+
+
+def _end(core: Any, process: Process) -> None:
+    if process.is_a_fork:
+        never_end(core)
 
 
 @dataclass(frozen=True)
@@ -203,6 +210,8 @@ class Follower:
                 "bytes_per_second": whole_number("bytes_per_second", bytes_per_second),
             },
         )
+        self._process = Process()
+        weakref.finalize(self, _end, self._core, self._process)
 
     @property
     def stats(self) -> FollowerStats:
@@ -218,6 +227,7 @@ class Follower:
 
         Several versions become one change. A change that was not applied is covered by the next one.
         """
+        self._refuse_in_a_fork()
         before = self.stats
         has_update = self._core.poll()
         after = self.stats
@@ -316,6 +326,7 @@ class Follower:
 
     def check(self) -> None:
         """Digests the whole target, and raises `CorruptError` if it is not what it should be."""
+        self._refuse_in_a_fork()
         self._core.check()
 
     def newest(self) -> int | None:
@@ -324,7 +335,12 @@ class Follower:
 
     def close(self) -> None:
         """Gives the lease back. The target stays as it is."""
-        self._core.close()
+        if not self._process.is_a_fork:
+            self._core.close()
+
+    def _refuse_in_a_fork(self) -> None:
+        if self._process.is_a_fork:
+            raise InvalidArgumentError("a fork of the follower's process cannot follow: it has none of its threads")
 
     @classmethod
     async def open_async(

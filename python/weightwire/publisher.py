@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import math
 import os
@@ -20,6 +19,7 @@ from typing import Any, Literal
 from weightwire import _core
 from weightwire._carried import write_carried
 from weightwire._checks import seconds, whole_number
+from weightwire._forks import Process, never_end
 from weightwire._lora import Lora, is_peft
 from weightwire._published import check_published_type
 from weightwire._ranks import Ranks, Settled, is_distributed
@@ -42,13 +42,13 @@ class _Open:
     ) -> None:
         self._carried = carried
         self._core = core
-        self._process = os.getpid()
+        self._process = Process()
         self._end = weakref.finalize(self, _end, core, carried, run, keeps, self._process)
 
     @property
     def is_a_fork_s(self) -> bool:
         """Whether this process has only a copy of it: then it is not its to end."""
-        return os.getpid() != self._process
+        return self._process.is_a_fork
 
     @property
     def is_closed(self) -> bool:
@@ -61,12 +61,11 @@ class _Open:
 
 
 def _end(
-    core: _core.Publisher | _core.RankPublisher, carried: Path | None, run: str, keeps: bool, process: int
+    core: _core.Publisher | _core.RankPublisher, carried: Path | None, run: str, keeps: bool, process: Process
 ) -> None:
     """When nobody has it any more, or the interpreter ends, and nobody has closed it."""
-    if os.getpid() != process:
-        # A fork has none of the threads that the core would wait for at its end: there it must not come to one.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(core))
+    if process.is_a_fork:
+        never_end(core)
         return
     waiting = core.status()["versions_waiting"]
     if waiting:

@@ -1,6 +1,8 @@
 """Shared by the tests of the Python package."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -73,3 +75,7 @@ def assert_same_tensors(one, other):
         assert torch.equal(
             tensor.contiguous().view(-1).view(torch.uint8), other[name].contiguous().view(-1).view(torch.uint8)
         ), name
+
+
+def run_script(folder, script):
+    return subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import weightwire as ww
-from conftest import assert_same, assert_same_tensors, publish, small_state
+from conftest import assert_same, assert_same_tensors, publish, run_script, small_state
 
 
 def test_every_version_comes_back_bit_for_bit(bucket):
@@ -146,10 +146,6 @@ def test_an_event_loop_drains(bucket):
 
     with ww.Publisher(bucket, small_state()) as publisher:
         assert asyncio.run(run(publisher)) == 0
-
-
-def run_script(folder, script):
-    return subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)
 
 
 def test_a_publisher_that_nobody_closes_says_what_is_lost(tmp_path):
