@@ -3,6 +3,8 @@ follower are real; the engine only notes what it is asked for. Whether one does 
 
 import asyncio
 import contextlib
+import itertools
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,20 +30,16 @@ def metrics():
 @pytest.fixture
 def run(tmp_path):
     run = SimpleNamespace(bucket=tmp_path / "bucket", mirror=tmp_path / "mirror")
-    state = {"w": np.random.default_rng(0).standard_normal(WEIGHTS).astype(np.float32)}
+    state = {"w": np.random.default_rng(0).standard_normal(WEIGHTS).astype(np.float32), "norm": np.ones(8, np.float32)}
     publisher = ww.Publisher(run.bucket)
 
-    def publish(changed=3):
-        state["w"][:changed] += 1
-        ticket = publisher.publish(ticket_count(), state)
+    def publish(changed=3, name="w"):
+        state[name][:changed] += 1
+        ticket = publisher.publish(next(steps), state)
         ticket.wait(60)
         return ticket.stats.version
 
-    counts = iter(range(1000))
-
-    def ticket_count():
-        return next(counts)
-
+    steps = itertools.count()
     run.publish = publish
     run.publish()
     with ww.Follower(run.bucket, run.mirror) as follower:
@@ -272,7 +270,7 @@ def test_a_small_change_is_prepared_before_the_mirror_moves_and_a_large_one_comp
         moved = []
         for task in ("prepare_change", "may_change", "prepare_mirror"):
             engine.before[task] = lambda: moved.append(read_held(run.mirror).version)
-        run.publish()
+        run.publish(8, "norm")  # all of a tensor, but little of the model
         await following.turn()
         run.publish(WEIGHTS // 10)
         await following.turn()
@@ -383,6 +381,25 @@ def test_without_its_bucket_a_sound_mirror_is_served(run, follow):
     async def turns(following, engine):
         assert engine.opened[0] is not None
         assert following.status["version"] == 0
+
+    run.bucket.rename(run.bucket.with_name("away"))
+    follow(turns)
+
+
+def test_what_a_crash_left_is_finished_without_its_bucket(run, follow):
+    """The machine went down before the last update was on the disk."""
+    run.publish()
+    state = run.mirror / ".weightwire" / "state.json"
+    with ww.Follower(run.bucket, run.mirror) as follower:
+        follower.poll().apply()
+        said = json.loads(state.read_text())
+    assert said["unsynced"] is not None
+    state.write_text(json.dumps({**said, "unsynced": "an earlier boot"}))
+    assert read_held(run.mirror) is None
+
+    async def turns(following, engine):
+        assert engine.opened == [None]
+        assert following.status["version"] == 1
 
     run.bucket.rename(run.bucket.with_name("away"))
     follow(turns)

@@ -188,9 +188,12 @@ class Holding:
     @property
     def summary(self) -> dict[str, Any]:
         """For people, and for whoever decides whether the engine holds what the mirror does."""
-        refused = set(self._refused.values()) | ({self._refuses_all} if self._refuses_all else set())
-        refused.update(f"'{name}' goes where it cannot be followed" for name in self._elsewhere if not refused)
         can_update = self._refuses_all is None
+        refused = set(self._refused.values())
+        if self._refuses_all is not None:
+            refused.add(self._refuses_all)
+        else:
+            refused.update(f"'{name}' goes where it cannot be followed" for name in self._elsewhere)
         return {
             "in_place": len(self._mapped & self._plain) if can_update else 0,
             "by_reload": len(self._mapped - self._plain - self._refused.keys()) if can_update else 0,

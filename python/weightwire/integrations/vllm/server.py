@@ -26,7 +26,7 @@ from weightwire.integrations.vllm.core import EXIT_STATUS
 from weightwire.integrations.vllm.engine import Engine, UpdateFailed, UpdateRefused, WeightsDiffer
 from weightwire.integrations.vllm.lag import Lag
 from weightwire.integrations.vllm.metrics import Metrics
-from weightwire.integrations.vllm.mirror import MirrorHeld, check_files, read_held, reading, written_at
+from weightwire.integrations.vllm.mirror import MirrorHeld, check_files, map_tensors, read_held, reading, written_at
 from weightwire.integrations.vllm.options import Options
 
 logger = logging.getLogger("vllm.weightwire")
@@ -57,6 +57,7 @@ class Following:
         self._stand_still: tuple[int | None, bool] = (None, False)
         self._asked_to_stand: tuple[int | None, bool] | None = (None, False)  # the follower; None: something else
         self._lag = Lag()
+        self._elements = 0  # of the checkpoint
         self._committed_at = -math.inf
         self._checked_at = -math.inf
         self._task: asyncio.Task[None] | None = None
@@ -89,7 +90,7 @@ class Following:
         before, written = read_held(self._mirror), written_at(self._mirror)
         sound = await self._mirror_is_sound()
         with contextlib.ExitStack() as locks:
-            if sound and before is not None:
+            if sound and read_held(self._mirror) is not None:
                 locks.enter_context(reading(self._mirror))
             else:  # only a follower can load what is damaged, or the first version
                 await self._open_follower(check=True)
@@ -101,6 +102,7 @@ class Following:
             held = read_held(self._mirror)
             if held is None:
                 raise UnavailableError(f"the mirror {self._mirror} holds no version yet")
+            self._elements = sum(tensor.numel() for tensor in map_tensors(self._mirror).values())
             await self._match(held, written if sound and held == before else None)
         self._task = asyncio.create_task(self._run(), name="weightwire")
 
@@ -144,14 +146,20 @@ class Following:
     def _note_what_is_refused(self, workers: list[dict[str, Any]], unproven: list[str]) -> None:
         refused = sorted({text for worker in workers for text in worker["refused"]})
         self.status["refused"], self.status["not_compared"] = refused, unproven
-        for text in refused:
-            logger.warning("weightwire: updates that touch it will be refused: %s", text)
-        if unproven:
-            logger.warning("weightwire: what vLLM loaded from the mirror is not compared with it: %s", unproven)
         if not any(worker["in_place"] or worker["by_reload"] for worker in workers):
             self.status["can_update"] = False
             logger.error(
                 "weightwire: every update will be refused, so the server stays as it is: %s", "; ".join(refused)
+            )
+        else:
+            for text in refused:
+                logger.warning("weightwire: updates that touch it will be refused: %s", text)
+        if unproven:
+            logger.warning(
+                "weightwire: %d parameters, '%s' among them, are not compared with the mirror, but believed to be as "
+                "vLLM loaded them from it",
+                len(unproven),
+                unproven[0],
             )
 
     # --- following ---
@@ -265,8 +273,7 @@ class Following:
                 f"version {update.version} has other names, types or shapes; start the server anew from its mirror, "
                 "once a follower has brought it there"
             )
-        changed = sum(change.changed for change in changes)
-        is_dense = changed * _DENSE > sum(math.prod(change.shape) for change in changes)
+        is_dense = _DENSE * sum(change.changed for change in changes) > self._elements
         # There is no other way where something can be neither compared nor loaded anew.
         can_compare = not self.status["not_compared"]
         if not is_dense or not can_compare:
