@@ -22,11 +22,30 @@ Sha256Digest HashAround(std::span<const std::uint8_t> file, std::size_t hash_off
   return hash.Finish();
 }
 
+// What readers would refuse is not written.
+Status CheckLimits(const DeltaFileParts& parts) {
+  const auto beyond = [](const char* what, std::uint64_t limit) {
+    return Error(ErrorCode::kLimit,
+                 "cannot put the delta file together: it has more than " + std::to_string(limit) + " " + what);
+  };
+  if (parts.sets.size() > kMaxTableSets) return beyond("table sets", kMaxTableSets);
+  const std::vector<IndexEntry>& entries = parts.index.entries;
+  if (entries.size() > kMaxEntries) return beyond("entries", kMaxEntries);
+  for (std::size_t begin = 0; begin + kMaxBoxesPerTensor < entries.size(); ++begin) {
+    // They are in the order of their tensors.
+    if (entries[begin].tensor == entries[begin + kMaxBoxesPerTensor].tensor) {
+      return beyond("boxes of one tensor", kMaxBoxesPerTensor);
+    }
+  }
+  return Ok();
+}
+
 TensorSpec BytesEntry(const char* name, std::uint64_t size) { return {name, DType::kU8, {size}}; }
 
 }  // namespace
 
 Result<std::vector<std::uint8_t>> AssembleDeltaFile(const DeltaFileParts& parts) {
+  WW_RETURN_IF_ERROR(CheckLimits(parts));
   std::vector<std::uint8_t> index(kHashBytes);
   ByteWriter index_writer(index);
   parts.index.Write(index_writer);

@@ -21,6 +21,7 @@ struct DeltaFileParts {
   std::vector<std::span<const std::uint8_t>> payload;
 };
 
+// kLimit: more sets, entries, or boxes of one tensor than readers take.
 Result<std::vector<std::uint8_t>> AssembleDeltaFile(const DeltaFileParts& parts);
 
 // Immutable; safe to share between threads. The bytes belong to the caller and must outlive it.

@@ -90,7 +90,9 @@ class DeltaEncoder {
   Result<EncodedDelta> EncodeAll() {
     for (std::size_t begin = 0; begin < works_.size(); begin += kGroupEntries) {
       const std::span<Work> group = std::span(works_).subspan(begin, std::min(kGroupEntries, works_.size() - begin));
-      WW_RETURN_IF_ERROR(ChooseTables(group));
+      // Each group gets its share of the sets that are left, so that none is without.
+      const std::size_t groups_left = (works_.size() - begin + kGroupEntries - 1) / kGroupEntries;
+      WW_RETURN_IF_ERROR(ChooseTables(group, (kMaxTableSets - sets_.size()) / groups_left));
       WW_RETURN_IF_ERROR(EncodeTiles(group));
     }
     return Assemble();
@@ -194,7 +196,7 @@ class DeltaEncoder {
     });
   }
 
-  Status ChooseTables(std::span<Work> group) {
+  Status ChooseTables(std::span<Work> group, std::size_t max_sets) {
     if (request_.coding == CodingRequest::kGaps) return ChooseGaps(group);
     std::vector<std::optional<SampledEntry>> samples(group.size());
     WW_RETURN_IF_ERROR(ForAll(group.size(), [&](std::size_t i, std::size_t) -> Status {
@@ -213,7 +215,7 @@ class DeltaEncoder {
         owners.push_back(i);
       }
     }
-    const std::vector<Coding> codings = ChooseCodings(sampled, request_.coding, sets_);
+    const std::vector<Coding> codings = ChooseCodings(sampled, request_.coding, max_sets, sets_);
     for (std::size_t k = 0; k < owners.size(); ++k) {
       group[owners[k]].coding = codings[k];
       if (codings[k].mode == EntryMode::kWhole) group[owners[k]].coding->tile_log2 = kWholeTileLog2;

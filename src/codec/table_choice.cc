@@ -246,6 +246,7 @@ int BestScale(const Sample& sample, const TableSet& set) {
 }
 
 enum class Kind : std::uint8_t { kConditioned, kUniform, kDense };
+constexpr std::size_t kKinds = 3;
 
 TableSet BuildSet(const Sample& sample, ClassRule rule, Kind kind) {
   TableSet set;
@@ -324,7 +325,9 @@ struct Option {
 
 class Chooser {
  public:
-  Chooser(CodingRequest request, std::vector<TableSet>& sets) : request_(request), sets_(sets) {}
+  // At most `max_sets` more sets, of which `max_own` are for one entry each.
+  Chooser(CodingRequest request, std::size_t max_sets, std::size_t max_own, std::vector<TableSet>& sets)
+      : request_(request), sets_left_(max_sets), own_left_(std::min(max_own, max_sets)), sets_(sets) {}
 
   // Tables for entries that may share them: units of one width, classes by one rule.
   void AddShared(const Sample& merged, ClassRule rule) {
@@ -350,7 +353,9 @@ class Chooser {
     for (std::size_t kind = 0; kind < shared_index_.size(); ++kind) DropUnlessItPays(kind, weighed);
     std::vector<Coding> codings;
     codings.reserve(entries.size());
-    for (std::size_t i = 0; i < entries.size(); ++i) codings.push_back(CodingOf(weighed[i].best, entries[i]->sample));
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      codings.push_back(CodingOf(Affordable(weighed[i]), entries[i]->sample));
+    }
     return codings;
   }
 
@@ -359,22 +364,24 @@ class Chooser {
     return request_ == CodingRequest::kSmallest || request_ == request;
   }
 
-  // The best of all ways, and of those without a shared set.
+  // The best of all ways, and of those that need fewer sets.
   struct Weighed {
     Option best;
-    Option alone;
+    Option alone;        // without a shared set
+    Option without_own;  // without a set of its own
+    Option bare;         // without tables: always possible, whatever was asked for
   };
 
   Weighed Weigh(const SampledEntry& entry) const {
     Weighed weighed;
-    if (request_ == CodingRequest::kSmallest || request_ == CodingRequest::kWhole) {
-      weighed.alone.cost = Cost{entry.sample.units} * static_cast<unsigned>(8 * entry.sample.unit_bytes) << kCostBits;
+    weighed.bare.cost = Cost{entry.sample.units} * static_cast<unsigned>(8 * entry.sample.unit_bytes) << kCostBits;
+    if (request_ != CodingRequest::kWhole && GapsCost(entry.sample) < weighed.bare.cost) {
+      weighed.bare.cost = GapsCost(entry.sample);
+      weighed.bare.mode = EntryMode::kGaps;
     }
-    if (request_ == CodingRequest::kSmallest && GapsCost(entry.sample) < weighed.alone.cost) {
-      weighed.alone.cost = GapsCost(entry.sample);
-      weighed.alone.mode = EntryMode::kGaps;
-    }
+    if (request_ == CodingRequest::kSmallest || request_ == CodingRequest::kWhole) weighed.alone = weighed.bare;
     weighed.best = weighed.alone;
+    weighed.without_own = weighed.alone;
     // Uniform first: of two equal ones the faster is taken.
     Try(entry, uniform_, Kind::kUniform, weighed);
     Try(entry, conditioned_, Kind::kConditioned, weighed);
@@ -399,6 +406,17 @@ class Chooser {
     }
   }
 
+  // The best way for which there are sets left. A file has room for so many; what would need more shares, or does
+  // without.
+  [[nodiscard]] const Option& Affordable(const Weighed& weighed) const {
+    const Option& option = HasTables(weighed.best.mode) && !weighed.best.shared.has_value() && own_left_ == 0
+                               ? weighed.without_own
+                               : weighed.best;
+    const bool to_be_written = option.shared.has_value() && !shared_index_[*option.shared].has_value();
+    const bool possible = option.cost != kImpossible && !(to_be_written && sets_left_ == 0);
+    return possible ? option : weighed.bare;
+  }
+
   Coding CodingOf(const Option& option, const Sample& sample) {
     Coding coding;
     coding.mode = option.mode;
@@ -408,7 +426,7 @@ class Chooser {
     coding.tile_log2 = TileLog2(option.cost, std::max<std::uint64_t>(1, sample.units), tile_bytes);
     if (option.mode == EntryMode::kDense) coding.tile_log2 = std::min(coding.tile_log2, kMaxDenseTileLog2);
     if (HasTables(option.mode)) {
-      coding.table_set = option.shared.has_value() ? Shared(*option.shared) : Append(option.own);
+      coding.table_set = option.shared.has_value() ? Shared(*option.shared) : Own(option.own);
     }
     return coding;
   }
@@ -418,9 +436,9 @@ class Chooser {
     const EntryMode mode = kind == Kind::kDense ? EntryMode::kDense : EntryMode::kSparse;
     const int scale = kind == Kind::kDense ? 0 : BestScale(entry.sample, *shared);
     const Cost with_shared = CostWith(entry.sample, *shared, scale) + kNamingCost;
-    if (with_shared < weighed.best.cost) {
-      weighed.best = {with_shared, mode, scale, static_cast<std::size_t>(kind), {}};
-    }
+    const Option sharing{with_shared, mode, scale, static_cast<std::size_t>(kind), {}};
+    if (with_shared < weighed.best.cost) weighed.best = sharing;
+    if (with_shared < weighed.without_own.cost) weighed.without_own = sharing;
     TableSet own = BuildSet(entry.sample, entry.rule, kind);
     const Cost with_own =
         CostWith(entry.sample, own, 0) + kNamingCost + TableCost(own) + OverfitCost(entry.sample, own);
@@ -428,7 +446,14 @@ class Chooser {
     if (with_own < weighed.best.cost) weighed.best = weighed.alone;
   }
 
+  std::size_t Own(const TableSet& set) {
+    --own_left_;
+    return Append(set);
+  }
+
   std::size_t Append(const TableSet& set) {
+    WW_CHECK(sets_left_ > 0);
+    --sets_left_;
     sets_.push_back(set);
     return sets_.size() - 1;
   }
@@ -443,16 +468,18 @@ class Chooser {
   }
 
   [[nodiscard]] const std::optional<TableSet>& SharedSet(std::size_t kind) const {
-    const std::array<const std::optional<TableSet>*, 3> by_kind = {&conditioned_, &uniform_, &dense_};
+    const std::array<const std::optional<TableSet>*, kKinds> by_kind = {&conditioned_, &uniform_, &dense_};
     return *by_kind[kind];
   }
 
   CodingRequest request_;
+  std::size_t sets_left_;
+  std::size_t own_left_;  // no more than sets_left_
   std::vector<TableSet>& sets_;
   std::optional<TableSet> conditioned_;
   std::optional<TableSet> uniform_;
   std::optional<TableSet> dense_;
-  std::array<std::optional<std::size_t>, 3> shared_index_;
+  std::array<std::optional<std::size_t>, kKinds> shared_index_;
 };
 
 }  // namespace
@@ -511,7 +538,7 @@ Coding GapsCoding(const ChangeCount& counted) {
   return coding;
 }
 
-std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingRequest request,
+std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingRequest request, std::size_t max_sets,
                                   std::vector<TableSet>& sets) {
   const auto key = [](const SampledEntry& e) {
     return std::make_tuple(e.sample.unit_bytes, e.rule.shift, e.rule.bits, e.rule.order);
@@ -520,7 +547,9 @@ std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingR
   for (std::size_t i = 0; i < entries.size(); ++i) groups[key(entries[i])].push_back(i);
 
   std::vector<Coding> codings(entries.size());
-  Chooser chooser(request, sets);
+  // Shared sets do for many entries, so there is room for all of them before one entry gets its own.
+  const std::size_t for_sharing = std::min(max_sets, kKinds * groups.size());
+  Chooser chooser(request, max_sets, max_sets - for_sharing, sets);
   for (const auto& [unused, members] : groups) {
     Sample merged;
     merged.unit_bytes = entries[members[0]].sample.unit_bytes;

@@ -48,9 +48,11 @@ std::uint64_t EstimateBits(const SampledEntry& entry);
 // The coding of an entry in gaps mode, which needs no more than a count.
 Coding GapsCoding(const ChangeCount& counted);
 
-// Appends the sets it needs to `sets` and returns a coding for each entry.
+// Appends the sets it needs to `sets`, at most `max_sets`, and returns a coding for each entry. If it wants more sets,
+// the last entries share one instead of having their own; if there is none to share, they go without, whatever the
+// request is.
 // REQUIRES: request is not kGaps.
-std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingRequest request,
+std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingRequest request, std::size_t max_sets,
                                   std::vector<TableSet>& sets);
 
 }  // namespace weightwire
