@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "tensor/json.h"
 
 namespace weightwire {
 
@@ -17,6 +18,7 @@ TextTable::TextTable(const char* columns) {
 
 void TextTable::AddRow(std::vector<std::string> cells) {
   WW_CHECK(cells.size() == columns_.size());
+  for (std::string& cell : cells) cell = Printable(cell);
   rows_.push_back(std::move(cells));
 }
 

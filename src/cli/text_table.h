@@ -13,7 +13,7 @@ class TextTable {
   // One character a column: 'l' or 'r'.
   explicit TextTable(const char* columns);
 
-  // REQUIRES: as many cells as columns.
+  // Control characters are escaped: names come from outside. REQUIRES: as many cells as columns.
   void AddRow(std::vector<std::string> cells);
 
   // A line for each row, each with a line break; nothing without rows. Columns without any text are left out.

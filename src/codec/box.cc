@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "tensor/json.h"
 
 namespace weightwire {
 
@@ -17,7 +18,7 @@ std::vector<std::uint64_t> UnitShape(const TensorSpec& spec) {
 }
 
 Error DoesNotFit(const TensorSpec& spec, const std::string& why) {
-  return {ErrorCode::kCorrupt, "a box does not fit tensor '" + spec.name + "' " + Describe(spec) + ": " + why};
+  return {ErrorCode::kCorrupt, "a box does not fit tensor " + Quoted(spec.name) + " " + Describe(spec) + ": " + why};
 }
 
 }  // namespace

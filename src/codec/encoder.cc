@@ -10,6 +10,7 @@
 #include "codec/gap_tile.h"
 #include "codec/tile_encoder.h"
 #include "codec/units.h"
+#include "tensor/json.h"
 
 namespace weightwire {
 
@@ -138,7 +139,7 @@ class DeltaEncoder {
       const std::uint64_t bytes = work.Bytes();
       if (entry.new_bytes.size() != (entry.reader == nullptr ? bytes : 0) ||
           (entry.has_old && entry.old_bytes.size() != bytes)) {
-        return BadRequest("the data of '" + spec.name + "' is not of the size its box says");
+        return BadRequest("the data of " + Quoted(spec.name) + " is not of the size its box says");
       }
       units += work.map->unit_count();
       works_.push_back(std::move(work));

@@ -118,17 +118,37 @@ bool IsUtf8(std::string_view text) {
   return true;
 }
 
+std::string Printable(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    auto code = static_cast<unsigned char>(text[i]);
+    // In UTF-8, U+0080 to U+009F are this byte and their own.
+    const auto next = static_cast<unsigned char>(code == 0xC2 && i + 1 < text.size() ? text[i + 1] : 0);
+    const bool second_set = next >= 0x80 && next < 0xA0;
+    if (second_set) {
+      code = next;
+      ++i;
+    }
+    if (second_set || code < 0x20 || code == 0x7F) {
+      out += fmt::format("\\u{:04x}", code);
+    } else {
+      out += static_cast<char>(code);
+    }
+  }
+  return out;
+}
+
 std::string Quoted(std::string_view name) {
   constexpr std::size_t kMaxShownBytes = 200;
   std::string out;
   if (name.size() <= kMaxShownBytes) {
     AppendJsonString(out, name);
-    return out;
+    return Printable(out);
   }
   std::size_t cut = kMaxShownBytes;
   while (cut > 0 && (static_cast<unsigned char>(name[cut]) & 0xC0U) == 0x80U) --cut;  // not within a character
   AppendJsonString(out, name.substr(0, cut));
-  return out + "…";
+  return Printable(out) + "…";
 }
 
 }  // namespace weightwire

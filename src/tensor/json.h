@@ -41,6 +41,9 @@ void AppendJsonString(std::string& out, std::string_view text);
 
 [[nodiscard]] bool IsUtf8(std::string_view text);
 
+// Text from outside as it can be shown on a terminal: control characters are escaped, as \u00xx.
+[[nodiscard]] std::string Printable(std::string_view text);
+
 // A name from outside as it can be shown in an error: quoted, control characters escaped, cut when very long.
 [[nodiscard]] std::string Quoted(std::string_view name);
 

@@ -98,8 +98,15 @@ RC_GTEST_PROP(JsonProperty, Utf8AgreesWithTheParser, ()) {
 
 TEST(Quoted, IsSafeToShow) {
   EXPECT_EQ(Quoted("a\x1B[31m"), "\"a\\u001b[31m\"");
+  EXPECT_EQ(Quoted("\x7F\xC2\x9B\xC2\xB1"), "\"\\u007f\\u009b\xC2\xB1\"") << "the second set of control characters";
   const std::string cut = Quoted(std::string(199, 'x') + "éééé");
   EXPECT_EQ(cut, "\"" + std::string(199, 'x') + "\"…");
+}
+
+TEST(Printable, EscapesControlCharactersOnly) {
+  EXPECT_EQ(Printable("model.layers.0 \"±1\" …"), "model.layers.0 \"±1\" …");
+  EXPECT_EQ(Printable("a\nb\x1B[2J\x7F\xC2\x80"), "a\\u000ab\\u001b[2J\\u007f\\u0080");
+  EXPECT_EQ(Printable("\xC2"), "\xC2") << "half a character";
 }
 
 }  // namespace
