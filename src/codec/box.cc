@@ -97,4 +97,41 @@ bool Overlap(const Box& a, const Box& b) {
   return true;
 }
 
+bool AnyOverlap(std::span<const Box* const> boxes) {
+  if (boxes.size() < 2) return false;
+  const std::size_t rank = boxes[0]->start.size();
+  if (rank == 0) return true;  // both are all of a scalar
+  std::vector<const Box*> sorted(boxes.begin(), boxes.end());
+  const auto sort_by = [&](std::size_t d) {
+    std::sort(sorted.begin(), sorted.end(), [&](const Box* a, const Box* b) { return a->start[d] < b->start[d]; });
+  };
+  // The first box from i + 1 on that begins where box i has ended: those between meet it in dimension d.
+  const auto end_of = [&](std::size_t i, std::size_t d) {
+    return std::lower_bound(sorted.begin() + static_cast<std::ptrdiff_t>(i) + 1, sorted.end(),
+                            sorted[i]->start[d] + sorted[i]->extent[d],
+                            [&](const Box* box, std::uint64_t end) { return box->start[d] < end; });
+  };
+  // Only boxes that meet in a dimension need be compared: the one with the fewest such pairs will do.
+  std::size_t best = 0;
+  std::uint64_t fewest = ~std::uint64_t{0};
+  for (std::size_t d = 0; d < rank && fewest > 0; ++d) {
+    sort_by(d);
+    std::uint64_t pairs = 0;
+    for (std::size_t i = 0; i < sorted.size(); ++i) {
+      pairs += static_cast<std::uint64_t>(end_of(i, d) - sorted.begin()) - i - 1;
+    }
+    if (pairs < fewest) {
+      fewest = pairs;
+      best = d;
+    }
+  }
+  if (fewest == 0) return false;
+  sort_by(best);
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    const auto meets = [&](const Box* other) { return Overlap(*sorted[i], *other); };
+    if (std::any_of(sorted.begin() + static_cast<std::ptrdiff_t>(i) + 1, end_of(i, best), meets)) return true;
+  }
+  return false;
+}
+
 }  // namespace weightwire

@@ -21,6 +21,9 @@ struct Box {
 
 // Whether two boxes of one tensor have an element in common.
 bool Overlap(const Box& a, const Box& b);
+// Whether any two of them have. REQUIRES: all fit the tensor. n boxes that lie in a grid take about n^1.5 steps, those
+// of one row or column n log n; however they lie, no more than n^2 / 2.
+bool AnyOverlap(std::span<const Box* const> boxes);
 
 // A box of a given tensor, checked, and its way through the tensor's units. Immutable.
 //

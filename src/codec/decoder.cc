@@ -17,6 +17,7 @@
 #include "codec/state.h"
 #include "codec/tile_encoder.h"
 #include "codec/units.h"
+#include "tensor/json.h"
 
 namespace weightwire {
 
@@ -158,7 +159,7 @@ class Stager {
           entry.box.has_value())
         break;
       if (base_.digests()[entry.tensor] != entry.before) {
-        return "tensor '" + base_.layout().tensors()[entry.tensor].name + "' differs";
+        return "tensor " + Quoted(base_.layout().tensors()[entry.tensor].name) + " differs";
       }
     }
     return "a tensor that the delta does not touch differs";
@@ -196,17 +197,24 @@ class Stager {
     const TensorSpec& spec = SpecOf(entry);
     if (entry.index->box.has_value()) {
       WW_TRY(entry.map, BoxMap::Of(spec, *entry.index->box));
+      // Of all of a tensor, too: whether there is a box must not change what its rows have to be.
+      if (IsPacked(spec.dtype) && spec.shape.back() * static_cast<std::uint64_t>(BitsPer(spec.dtype)) % 8 != 0) {
+        return Damaged("there is a box of " + Quoted(spec.name) + ", whose rows do not fill whole bytes");
+      }
     } else {
       entry.map = BoxMap(spec);
     }
     const std::optional<std::size_t> origin = OriginOf(entry.index->tensor);
     entry.is_new = !origin.has_value();
     entry.origin = origin.value_or(0);
+    if (entry.is_new && entry.index->box.has_value()) {
+      return Damaged(Quoted(spec.name) + " is new, but comes as a box");
+    }
     if (entry.index->mode != EntryMode::kWhole) {
-      if (entry.is_new) return Damaged("'" + spec.name + "' is new, but coded as a change");
+      if (entry.is_new) return Damaged(Quoted(spec.name) + " is new, but coded as a change");
       WW_RETURN_IF_ERROR(PrepareTiles(entry));
     } else if (entry.payload.size() != entry.map->unit_count() * static_cast<std::uint64_t>(entry.map->unit_bytes())) {
-      return Damaged("the data of '" + spec.name + "' has the wrong size");
+      return Damaged("the data of " + Quoted(spec.name) + " has the wrong size");
     }
     return entry;
   }
@@ -229,30 +237,34 @@ class Stager {
     return Ok();
   }
 
-  // Boxes of one tensor must not overlap; a new tensor must come whole.
+  // Boxes of one tensor must not overlap; each new tensor must be there.
   Status CheckBoxes() const {
     for (std::size_t begin = 0; begin < entries_.size();) {
       std::size_t end = begin + 1;
       while (end < entries_.size() && entries_[end].index->tensor == entries_[begin].index->tensor) ++end;
-      const std::string& name = SpecOf(entries_[begin]).name;
-      if (end - begin > kMaxBoxesPerTensor) return Error(ErrorCode::kLimit, "too many boxes of '" + name + "'");
-      for (std::size_t i = begin; i < end; ++i) {
-        if (end - begin > 1 && entries_[i].map->is_whole_tensor()) return Damaged("'" + name + "' is there twice");
-        if (entries_[i].is_new && !entries_[i].map->is_whole_tensor()) {
-          return Damaged("'" + name + "' is new, but only a part of it is there");
-        }
-        for (std::size_t j = begin; j < i; ++j) {
-          if (Overlap(*entries_[i].index->box, *entries_[j].index->box))
-            return Damaged("boxes of '" + name + "' overlap");
-        }
+      const auto name = [&] { return Quoted(SpecOf(entries_[begin]).name); };
+      if (end - begin > kMaxBoxesPerTensor) {
+        return Error(ErrorCode::kLimit, "the delta has " + std::to_string(end - begin) + " boxes of " + name() +
+                                            ", above the limit of " + std::to_string(kMaxBoxesPerTensor));
       }
+      std::vector<const Box*> boxes;
+      for (std::size_t i = begin; i < end && end - begin > 1; ++i) {
+        if (entries_[i].map->is_whole_tensor()) return Damaged(name() + " is there twice");
+        boxes.push_back(&*entries_[i].index->box);
+      }
+      if (AnyOverlap(boxes)) return Damaged("boxes of " + name() + " overlap");
       begin = end;
     }
-    std::size_t added = 0;
-    for (std::size_t i = 0; i < after_->size(); ++i) added += OriginOf(i).has_value() ? 0 : 1;
-    const auto delivered = static_cast<std::size_t>(
-        std::count_if(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.is_new; }));
-    if (added != delivered) return Damaged("a new tensor has no data; if it has several parts, apply them together");
+    std::vector<bool> delivered(after_->size(), false);
+    for (const Entry& entry : entries_) delivered[entry.index->tensor] = true;
+    for (std::size_t i = 0; i < after_->size(); ++i) {
+      if (delivered[i] || OriginOf(i).has_value()) continue;
+      const std::string name = Quoted(after_->tensors()[i].name);
+      if (promised_.has_value() || parts_.size() > 1) return Damaged("new tensor " + name + " has no data");
+      // Another part may have it. There is nothing wrong with this one, but a state without a tensor is none.
+      return Error(ErrorCode::kUnsupported, "this is a part of a delta that leaves the data of new tensor " + name +
+                                                " to another part, and cannot be applied alone");
+    }
     return Ok();
   }
 
@@ -266,16 +278,16 @@ class Stager {
       units += entry.map->unit_count();
     }
     for (const Entry& entry : entries_) {
-      const std::string& name = SpecOf(entry).name;
+      const auto name = [&] { return Quoted(SpecOf(entry).name); };
       if (entry.is_new) {
-        if (entry.index->before != Digest{}) return Damaged("'" + name + "' is new, but has a digest before");
+        if (entry.index->before != Digest{}) return Damaged(name() + " is new, but has a digest before");
         continue;
       }
       const auto& [digest, units] = sums[entry.index->tensor];
       const std::uint64_t all = base_.layout().unit_count(entry.origin);
       const bool fits =
           units == all ? digest == base_.digests()[entry.origin] : BoxDigest(entry) == entry.index->before;
-      if (!fits) return OtherBase("tensor '" + name + "' of the base has not the bits the delta applies to");
+      if (!fits) return OtherBase("tensor " + name() + " of the base has not the bits the delta applies to");
     }
     return Ok();
   }
@@ -724,7 +736,6 @@ class Stager {
     std::vector<StagedChunk> chunks;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const Entry& entry = entries_[i];
-      const std::string& name = SpecOf(entry).name;
       Digest change;
       std::uint64_t changed = 0;
       for (; job < jobs_.size() && jobs_[job].entry == i; ++job) {
@@ -735,10 +746,10 @@ class Stager {
         }
       }
       if (entry.index->before + change != entry.index->after) {
-        return Damaged("the new bits of '" + name + "' are not those its digest was made of");
+        return Damaged("the new bits of " + Quoted(SpecOf(entry).name) + " are not those its digest was made of");
       }
       if (entry.index->mode != EntryMode::kWhole && changed != entry.index->changed) {
-        return Damaged("'" + name + "' has another number of changes than promised");
+        return Damaged(Quoted(SpecOf(entry).name) + " has another number of changes than promised");
       }
       digests[entry.index->tensor] += change;
       if (i + 1 == entries_.size() || entries_[i + 1].index->tensor != entry.index->tensor) {

@@ -22,7 +22,7 @@ inline constexpr int kMaxTileLog2 = 18;
 
 inline constexpr std::uint64_t kMaxTableSets = 1 << 16;
 inline constexpr std::uint64_t kMaxEntries = 1 << 22;
-inline constexpr std::uint64_t kMaxBoxesPerTensor = 1 << 10;
+inline constexpr std::uint64_t kMaxBoxesPerTensor = 1 << 14;  // as many as a delta has parts
 // Tiles of one entry: 2^44 units in the largest tiles.
 inline constexpr std::uint64_t kMaxTilesPerEntry = 1 << 26;
 // A tile's stream: more than any encoder needs for 2^18 units of eight bytes.

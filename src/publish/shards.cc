@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "codec/format.h"
 
 namespace weightwire {
 namespace {
@@ -151,12 +152,17 @@ Status CheckCover(const Layout& whole, std::span<const std::shared_ptr<const Sha
     }
   }
   for (std::size_t t = 0; t < whole.size(); ++t) {
-    // Boxes that have no element in common and as many elements together as the tensor are all of it.
-    bool once = units[t] == whole.unit_count(t);
-    for (std::size_t a = 0; a < boxes[t].size() && whole.unit_count(t) > 0; ++a) {
-      for (std::size_t b = a + 1; b < boxes[t].size(); ++b) once = once && !Overlap(boxes[t][a], boxes[t][b]);
+    if (whole.unit_count(t) == 0) continue;
+    if (boxes[t].size() > kMaxBoxesPerTensor) {
+      return Error(ErrorCode::kInvalidArgument,
+                   fmt::format("the ranks hold '{}' in {} boxes, and a delta has at most {} of one tensor; let fewer "
+                               "ranks hold larger boxes of it",
+                               whole.tensors()[t].name, boxes[t].size(), kMaxBoxesPerTensor));
     }
-    if (once) continue;
+    // Boxes that have no element in common and as many elements together as the tensor are all of it.
+    std::vector<const Box*> all;
+    for (const Box& box : boxes[t]) all.push_back(&box);
+    if (units[t] == whole.unit_count(t) && !AnyOverlap(all)) continue;
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("the ranks' shards of '{}' do not cover it exactly once", whole.tensors()[t].name));
   }

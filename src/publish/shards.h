@@ -62,7 +62,8 @@ void CopyShard(const BoxMap& map, std::span<const std::uint8_t> tensor, std::spa
 [[nodiscard]] std::string ToText(const Shards& shards);
 Result<std::shared_ptr<const Shards>> ParseShards(std::string_view text, std::shared_ptr<const Layout> whole);
 
-// Whether the ranks' shards cover every element of the layout exactly once; kInvalidArgument, naming a tensor, if not.
+// Whether the ranks' shards cover every element of the layout exactly once, in no more boxes than a delta may have;
+// kInvalidArgument, naming a tensor, if not.
 Status CheckCover(const Layout& whole, std::span<const std::shared_ptr<const Shards>> ranks);
 
 }  // namespace weightwire

@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <numeric>
+#include <random>
 
 namespace weightwire {
 namespace {
@@ -160,6 +161,51 @@ TEST(BoxMap, CountsBeyondFourGiga) {
   const auto map = BoxMap::Of(spec, {{1, 1}, {(1u << 20) - 1, (1u << 14) - 1}}).value();
   EXPECT_EQ(map.unit_count(), std::uint64_t{(1u << 20) - 1} * ((1u << 14) - 1));
   EXPECT_EQ(map.RunStart((1u << 20) - 2), std::uint64_t{(1u << 20) - 1} * (1u << 14) + 1);
+}
+
+bool Meet(const std::vector<Box>& boxes) {
+  std::vector<const Box*> all;
+  for (const Box& box : boxes) all.push_back(&box);
+  return AnyOverlap(all);
+}
+
+TEST(AnyOverlap, AgreesWithEveryPair) {
+  std::mt19937_64 random(4);
+  int met = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const std::size_t rank = 1 + random() % 4;
+    std::vector<Box> boxes(random() % 8);
+    for (Box& box : boxes) {
+      for (std::size_t d = 0; d < rank; ++d) {
+        box.start.push_back(random() % 8);
+        box.extent.push_back(1 + random() % 3);
+      }
+    }
+    bool any = false;
+    for (std::size_t i = 0; i < boxes.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) any = any || Overlap(boxes[i], boxes[j]);
+    }
+    ASSERT_EQ(Meet(boxes), any) << round;
+    met += any ? 1 : 0;
+  }
+  EXPECT_GT(met, 100);
+  EXPECT_LT(met, 1900);
+}
+
+TEST(AnyOverlap, OfScalarsIsTwoOfThem) {
+  EXPECT_FALSE(Meet({}));
+  EXPECT_FALSE(Meet({{{}, {}}}));
+  EXPECT_TRUE(Meet({{{}, {}}, {{}, {}}}));
+}
+
+TEST(AnyOverlap, IsFoundAmongAsManyAsThereMayBe) {
+  std::vector<Box> grid;
+  for (std::uint64_t row = 0; row < 128; ++row) {
+    for (std::uint64_t column = 0; column < 128; ++column) grid.push_back({{10 * row, 0, 7 * column}, {10, 5, 7}});
+  }
+  EXPECT_FALSE(Meet(grid));
+  grid[77 * 128 + 3].extent[2] = 8;
+  EXPECT_TRUE(Meet(grid));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // A delta in parts, as ranks write it: each brings its own boxes, and only together they make the change.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -12,6 +13,7 @@ namespace weightwire {
 namespace {
 
 using namespace weightwire::testing;
+using ::testing::HasSubstr;
 
 // Rows [first, first + count) of the only tensor of two models, as one rank would encode them.
 Bytes PartOfRows(const Model& before, const Model& after, std::size_t first, std::size_t count) {
@@ -116,10 +118,60 @@ TEST(StageParts, NewTensorsMayComeInDifferentParts) {
   };
   const auto alone = StageAll({part_with(0)}, before);
   ASSERT_FALSE(alone.ok());
-  EXPECT_EQ(alone.error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(alone.error().code(), ErrorCode::kUnsupported) << "there is nothing wrong with it";
+  EXPECT_THAT(alone.error().message(), HasSubstr("cannot be applied alone"));
+  const auto missing = StageAll({part_with(0), part_with(0)}, before);
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code(), ErrorCode::kCorrupt);
   const auto together = StageAll({part_with(0), part_with(1)}, before);
   ASSERT_TRUE(together.ok()) << together.error().message();
   EXPECT_EQ(together.value()->digests_after(), DigestsOf(after));
+}
+
+// A tensor of single-byte rows, and a part with a box for each of [first, first + count), all of them changed.
+struct ManyRows {
+  explicit ManyRows(std::uint64_t count)
+      : before(ModelOf({{{"w", DType::kU8, {count, 1}}, Bytes(count, 1)}})), after(before) {
+    after.tensors[0].assign(count, 2);
+  }
+
+  [[nodiscard]] Result<EncodedDelta> Part(std::size_t first, std::size_t count) const {
+    EncodeRequest request;
+    request.layout_before = before.layout.get();
+    request.layout_after = after.layout.get();
+    request.coding = CodingRequest::kWhole;
+    for (std::size_t row = first; row < first + count; ++row) {
+      EncodeEntry entry;
+      entry.box = Box{{row, 0}, {1, 1}};
+      entry.old_bytes = std::span(before.tensors[0]).subspan(row, 1);
+      entry.new_bytes = std::span(after.tensors[0]).subspan(row, 1);
+      entry.before = DigestOfRun(entry.old_bytes, row, BestKernels());
+      request.entries.push_back(std::move(entry));
+    }
+    return EncodeDelta(request, BestKernels(), OneThread());
+  }
+
+  Model before;
+  Model after;
+};
+
+TEST(StageParts, ATensorMayHaveAsManyBoxesAsADeltaHasParts) {
+  const ManyRows rows(kMaxBoxesPerTensor + 1);
+  const auto part = rows.Part(0, kMaxBoxesPerTensor);
+  ASSERT_TRUE(part.ok()) << part.error().message();
+  const auto change = StageAll({part.value().file}, rows.before);
+  ASSERT_TRUE(change.ok()) << change.error().message();
+  EXPECT_EQ(change.value()->Find(0)->changed(), kMaxBoxesPerTensor);
+
+  const auto one_more = rows.Part(kMaxBoxesPerTensor, 1);
+  ASSERT_TRUE(one_more.ok());
+  const auto above = StageAll({part.value().file, one_more.value().file}, rows.before);
+  ASSERT_FALSE(above.ok());
+  EXPECT_EQ(above.error().code(), ErrorCode::kLimit);
+  EXPECT_THAT(above.error().message(), HasSubstr("16385 boxes of \"w\", above the limit of 16384"));
+  const auto in_one = rows.Part(0, kMaxBoxesPerTensor + 1);
+  ASSERT_FALSE(in_one.ok());
+  EXPECT_EQ(in_one.error().code(), ErrorCode::kLimit);
 }
 
 }  // namespace

@@ -705,6 +705,14 @@ class BadVectors {
       entry.changed = 5;
       entry.tile_bytes = {5};
     });
+    layout("new_tensor_as_a_box_of_all_of_it", kDamaged, [](FileParts& p) { p.index.entries[0].box = Box{{0}, {5}}; });
+    // Rows of one and a half bytes: whole bytes as a whole, which is no reason to let them have boxes.
+    const TensorSpec ragged{"t", DType::kF4, {2, 3}};
+    const Model ragged_before = ModelOf({{ragged, {1, 2, 3}}});
+    FileParts ragged_parts =
+        PartsOf(DeltaBetween(ragged_before, ModelOf({{ragged, {4, 2, 3}}}), CodingRequest::kWhole));
+    ragged_parts.index.entries[0].box = Box{{0, 0}, {2, 3}};
+    vectors_.push_back({"box_of_rows_that_split_a_byte", CheckpointOf(ragged_before), FileOf(ragged_parts), kDamaged});
     // Two names in the wrong order, and a flag for none.
     Bytes aliases = DeltaBetween(after, after);
     OpenFile open = Open(aliases);
