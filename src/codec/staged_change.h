@@ -36,7 +36,7 @@ class StagedTensor {
   [[nodiscard]] int unit_bytes() const { return unit_bytes_; }
   [[nodiscard]] std::uint64_t changed() const { return changed_; }
 
-  // The tensor is new, or has another type or shape: new_bytes() is all of it, and there is nothing to take back.
+  // new_bytes() is all of it, and no old bits are known: new, of another type or shape, or (folded) removed and added.
   [[nodiscard]] bool is_new() const { return is_new_; }
   [[nodiscard]] std::span<const std::uint8_t> new_bytes() const { return new_bytes_; }
   // Otherwise: stretches that do not overlap, ascending, none empty.

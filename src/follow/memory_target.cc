@@ -108,7 +108,10 @@ Status MemoryTarget::Apply(const std::shared_ptr<const StagedChange>& change, co
   next.storage = state_.storage;
   next.tensors.resize(next.layout->size());
   for (std::size_t i = 0; i < next.tensors.size(); ++i) {
-    if (const auto origin = change->Origin(i); origin.has_value()) {
+    // A new tensor may have the name, type and shape of one that went, whose bits Undo needs.
+    const StagedTensor* tensor = change->Find(i);
+    const bool is_new = tensor != nullptr && tensor->is_new();
+    if (const auto origin = change->Origin(i); origin.has_value() && !is_new) {
       next.tensors[i] = state_.tensors[*origin];
     } else {
       next.storage.push_back(std::make_shared<std::vector<std::uint8_t>>(next.layout->byte_size(i)));
