@@ -17,6 +17,7 @@
 #include "codec/state.h"
 #include "codec/state_view.h"
 #include "tensor/checkpoint_writer.h"
+#include "tensor/json.h"
 
 namespace weightwire {
 namespace {
@@ -75,7 +76,8 @@ Result<Staged> StageAll(const std::vector<LoadedDelta>& deltas, const ApplyOptio
   return staged;
 }
 
-Status WriteOutput(const Staged& staged, const std::filesystem::path& output) {
+// Returns what lies beside the base's weights and was left out.
+Result<std::vector<std::string>> WriteOutput(const Staged& staged, const std::filesystem::path& output) {
   constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 22;
   const InterruptGuard interrupt;
   const Layout& layout = staged.after.layout();
@@ -95,7 +97,7 @@ Status WriteOutput(const Staged& staged, const std::filesystem::path& output) {
   });
 }
 
-void Report(const ApplyOptions& options, const StagedChange& change) {
+void Report(const ApplyOptions& options, const StagedChange& change, const std::vector<std::string>& left_out) {
   std::uint64_t changed = 0;
   for (const StagedTensor& tensor : change.tensors()) changed += tensor.changed();
   const std::filesystem::path& result = options.in_place ? options.base : *options.output;
@@ -107,6 +109,7 @@ void Report(const ApplyOptions& options, const StagedChange& change) {
     json["tensors_changed"] = change.tensors().size();
     json["state_before"] = ToHex(change.state_before());
     json["state_after"] = ToHex(change.state_after());
+    if (!options.in_place) json["left_out"] = left_out;
     PrintJson(json);
     return;
   }
@@ -114,6 +117,7 @@ void Report(const ApplyOptions& options, const StagedChange& change) {
              WithCommas(changed), WithCommas(change.tensors().size()), options.deltas.size(),
              options.deltas.size() == 1 ? "delta" : "deltas", ToHex(change.state_before()),
              ToHex(change.state_after()));
+  for (const std::string& path : left_out) fmt::print("left out      {}\n", Printable(path));
 }
 
 Status CheckOptions(const ApplyOptions& options) {
@@ -153,13 +157,14 @@ Status RunApply(const ApplyOptions& options) {
   }
   WW_TRY(const Staged staged, StageAll(deltas, options, machine));
   const std::shared_ptr<const StagedChange> change = StagedChange::Fold(staged.changes);
+  std::vector<std::string> left_out;
   if (options.in_place) {
     const Progress progress("updating " + options.base.string());
     WW_RETURN_IF_ERROR(UpdateInPlace(options.base, staged.base, *change, in_place));
   } else {
-    WW_RETURN_IF_ERROR(WriteOutput(staged, *options.output));
+    WW_TRY(left_out, WriteOutput(staged, *options.output));
   }
-  Report(options, *change);
+  Report(options, *change, left_out);
   return Ok();
 }
 

@@ -92,7 +92,7 @@ Command AddApply(CLI::App& app, ApplyOptions& options) {
       ->type_name("PATH")
       ->expected(0, -1);
   AddPath(sub, "-o,--output", options.output,
-          "write the result here, in the form of BASE, with everything that lies beside its weights; must not exist");
+          "write the result here, in the form of BASE, with what lies beside its weights; must not exist");
   sub.add_flag("--in-place", options.in_place,
                "change BASE itself; a crash at any point is mended by running 'weightwire apply --in-place BASE'");
   AddThreads(sub, options.threads);
@@ -101,6 +101,10 @@ Command AddApply(CLI::App& app, ApplyOptions& options) {
       "Everything is checked before the first byte is written: the delta's hash, the digest of the whole base, and "
       "the\n"
       "digest of the result.\n"
+      "\n"
+      "-o copies the other files of a directory, too. Weights beside BASE's own, links to directories and .git are "
+      "left\n"
+      "out, and listed.\n"
       "\n"
       "Examples:\n"
       "  weightwire apply step-10 11.delta -o step-11\n"

@@ -809,11 +809,22 @@ Result<Layout> LayoutForDelta(const DeltaFile& file, const Layout& checkpoint) {
   for (const TensorSpec& spec : checkpoint.tensors()) {
     if (!aliases.contains(spec.name)) tensors.push_back(spec);
   }
-  Result<Layout> layout = Layout::Make(std::move(tensors), aliases);
-  if (!layout.ok() || layout.value().hash() != file.index().layout_hash) {
-    return OtherBase("the names, types or shapes of the base's tensors are not those the delta applies to");
+  // Further names of the checkpoint's ties: where the delta keeps another name of a tie than the checkpoint does, that
+  // one is a tensor; and all of them are for a delta that knows of no tie.
+  std::vector<TensorSpec> kept_otherwise = tensors;
+  std::vector<TensorSpec> untied = tensors;
+  for (const auto& [alias, kept] : checkpoint.aliases()) {
+    if (aliases.contains(alias)) continue;
+    TensorSpec spec = checkpoint.tensors()[*checkpoint.Find(kept)];
+    spec.name = alias;
+    if (const auto at = aliases.find(kept); at != aliases.end() && at->second == alias) kept_otherwise.push_back(spec);
+    untied.push_back(std::move(spec));
   }
-  return layout;
+  for (std::vector<TensorSpec>* names : {&kept_otherwise, &untied}) {
+    Result<Layout> layout = Layout::Make(std::move(*names), aliases);
+    if (layout.ok() && layout.value().hash() == file.index().layout_hash) return layout;
+  }
+  return OtherBase("the names, types or shapes of the base's tensors are not those the delta applies to");
 }
 
 }  // namespace weightwire

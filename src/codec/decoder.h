@@ -31,8 +31,9 @@ Result<std::shared_ptr<const StagedChange>> StageParts(std::span<const DeltaFile
                                                        const std::optional<StateDigests>& promised,
                                                        const StateView& base, const Kernels& kernels, ThreadPool& pool);
 
-// The layout a delta applies to, seen from a checkpoint that may know nothing of the ties: the checkpoint's tensors
-// with the delta's aliases. kMismatch when that is not the layout the delta names.
+// The layout a delta applies to, seen from a checkpoint that may know other ties, or none: the checkpoint's tensors
+// with the delta's aliases. Which name of a tie is kept is the delta's to say, and ties that it does not know do not
+// matter. kMismatch when that is not the layout the delta names.
 Result<Layout> LayoutForDelta(const DeltaFile& file, const Layout& checkpoint);
 
 }  // namespace weightwire

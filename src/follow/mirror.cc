@@ -683,7 +683,7 @@ Result<MirrorInPlace::Ready> MirrorInPlace::RewriteFiles(const StagedChange& cha
   WW_RETURN_IF_ERROR(RemoveTree(files_, own_ / kIncoming));
   WW_RETURN_IF_ERROR(files_.MakeDirectory(own_ / kIncoming));
   for (std::size_t i = 0; i < plan.size(); ++i) {
-    if (StaysAsItIs(like.files()[i], plan[i], change)) continue;
+    if (i < like.files().size() && StaysAsItIs(like.files()[i], plan[i], change)) continue;
     WW_RETURN_IF_ERROR(RewriteFile(plan[i], view));
     ready.replacement.placed.push_back(plan[i].name);
   }

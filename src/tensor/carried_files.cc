@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "base/file.h"
 #include "base/limits.h"
@@ -13,9 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool IsLeftOut(std::string_view name) {
-  return name == ".git" || name.starts_with(".weightwire") || name.ends_with(".safetensors") ||
-         name.ends_with(".safetensors.index.json");
+bool IsOfWeights(std::string_view name) {
+  return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
 }
 
 Error IoError(const char* doing, const fs::path& path, const std::error_code& error) {
@@ -24,6 +25,15 @@ Error IoError(const char* doing, const fs::path& path, const std::error_code& er
 
 class Copier {
  public:
+  Copier(fs::path from, const std::set<std::string>& own) : from_(std::move(from)), own_(own) {}
+
+  Result<std::vector<std::string>> Run(const fs::path& to) {
+    WW_RETURN_IF_ERROR(Copy(from_, to, 0));
+    std::sort(left_out_.begin(), left_out_.end());
+    return std::move(left_out_);
+  }
+
+ private:
   Status Copy(const fs::path& from, const fs::path& to, int depth) {
     if (depth > kMaxDirectoryDepth) {
       return Error(ErrorCode::kLimit,
@@ -38,27 +48,41 @@ class Copier {
     return SyncDirectory(to);
   }
 
- private:
   Status CopyEntry(const fs::directory_entry& entry, const fs::path& to, int depth) {
-    if (IsLeftOut(entry.path().filename().string())) return Ok();
+    const std::string name = entry.path().filename().string();
+    std::string place = entry.path().lexically_relative(from_).string();
+    if (name.starts_with(".weightwire") || own_.contains(place)) return Ok();
+    if (++entries_ > kMaxCarriedFiles) {
+      return Error(ErrorCode::kLimit,
+                   fmt::format("more than {} files and directories beside the weights", kMaxCarriedFiles));
+    }
+    if (name == ".git" || (depth == 0 && IsOfWeights(name))) return LeaveOut(std::move(place));
     std::error_code error;
-    // What cannot be looked at (a dangling link) is neither, and is passed over.
+    // What cannot be looked at (a dangling link) is neither.
     if (entry.is_directory(error) && !entry.is_symlink(error)) {
       if (!fs::create_directory(to, error)) return IoError("create", to, error);
       return Copy(entry.path(), to, depth + 1);
     }
-    if (!entry.is_regular_file(error)) return Ok();
-    if (++files_ > kMaxCarriedFiles) {
-      return Error(ErrorCode::kLimit, fmt::format("more than {} files beside the weights", kMaxCarriedFiles));
-    }
+    if (!entry.is_regular_file(error)) return LeaveOut(std::move(place));
     return CopyFile(entry.path(), to);
   }
 
-  std::uint64_t files_ = 0;
+  Status LeaveOut(std::string place) {
+    left_out_.push_back(std::move(place));
+    return Ok();
+  }
+
+  const fs::path from_;
+  const std::set<std::string>& own_;
+  std::uint64_t entries_ = 0;
+  std::vector<std::string> left_out_;
 };
 
 }  // namespace
 
-Status CopyCarriedFiles(const fs::path& from, const fs::path& to) { return Copier().Copy(from, to, 0); }
+Result<std::vector<std::string>> CopyCarriedFiles(const fs::path& from, const std::set<std::string>& own,
+                                                  const fs::path& to) {
+  return Copier(from, own).Run(to);
+}
 
 }  // namespace weightwire

@@ -57,8 +57,8 @@ class Checkpoint {
   [[nodiscard]] std::span<const std::uint8_t> bytes(std::size_t index) const { return bytes_[index]; }
 
   // The same data seen through another layout: which of two tied names is kept may differ, and this checkpoint may hold
-  // both names where `layout` has an alias, provided that their bits are equal. Any other difference is kMismatch, and
-  // the error names the tensors.
+  // both names where `layout` has an alias, provided that their bits are equal. Recorded aliases that `layout` does not
+  // know do not matter. Any other difference is kMismatch, and the error names the tensors.
   [[nodiscard]] Result<Checkpoint> ViewAs(const Layout& layout) const;
 
   // The files behind it, in order of their names. A view keeps those of what it is a view of.

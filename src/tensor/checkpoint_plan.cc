@@ -26,6 +26,12 @@ CheckpointPlan PlanLike(const Checkpoint& like, const Layout& layout) {
     std::string name;
   };
   CheckpointPlan plan;
+  std::map<std::size_t, int> held;  // by index in the layout: under how many names
+  for (const CheckpointFile& file : like.files()) {
+    for (const std::string& name : file.tensors) {
+      if (const auto index = layout.Resolve(name); index.has_value()) ++held[*index];
+    }
+  }
   std::map<std::size_t, Written> first_written;  // by index in the layout
   std::set<std::string> covered;                 // names that are written, or recorded as an alias of one that is
   for (const CheckpointFile& file : like.files()) {
@@ -33,20 +39,27 @@ CheckpointPlan PlanLike(const Checkpoint& like, const Layout& layout) {
     for (const std::string& name : file.tensors) {
       const auto index = layout.Resolve(name);
       if (!index) continue;
-      Add(planned, layout, *index, name);
-      first_written.emplace(*index, Written{plan.size(), name});
-      covered.insert(name);
+      // A tensor is written under all names that it has there. If that is one, it is the name that the layout keeps.
+      const std::string& written = held[*index] == 1 ? layout.tensors()[*index].name : name;
+      Add(planned, layout, *index, written);
+      first_written.emplace(*index, Written{plan.size(), written});
+      covered.insert(written);
     }
     plan.push_back(std::move(planned));
   }
+  // An index of no shards is a checkpoint, too.
+  if (plan.empty() && layout.size() > 0) {
+    plan.push_back({.name = kSingleFileName, .metadata = CheckpointOptions().metadata, .specs = {}, .sources = {}});
+  }
 
-  // Recorded aliases stay where they still hold.
+  // Recorded aliases stay where they still hold, and where neither layout knows them.
   for (PlannedFile& file : plan) {
     std::erase_if(file.metadata, [&](const auto& entry) {
       const auto& [alias, kept] = entry;
       const auto recorded = like.file_layout().aliases().find(alias);
       if (recorded == like.file_layout().aliases().end() || recorded->second != kept) return false;
-      const bool holds = covered.contains(kept) && layout.Resolve(alias) == layout.Resolve(kept);
+      const bool unknown = !like.layout().Resolve(alias).has_value() && !layout.Resolve(alias).has_value();
+      const bool holds = covered.contains(kept) && (unknown || layout.Resolve(alias) == layout.Resolve(kept));
       if (holds) covered.insert(alias);
       return !holds;
     });

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -38,6 +40,13 @@ Status WriteText(const fs::path& path, std::string_view text) {
 // "out/" and "out" mean the same directory, but only the second has "out" for its last part.
 fs::path WithoutTrailingSlash(const fs::path& path) {
   return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
+}
+
+// Whether the planned files hold tensors of the same names as those they are like.
+bool NamesStay(const Checkpoint& like, const CheckpointPlan& plan) {
+  return std::ranges::equal(like.files(), plan, [](const CheckpointFile& held, const PlannedFile& planned) {
+    return std::ranges::equal(held.tensors, planned.specs, {}, {}, &TensorSpec::name);
+  });
 }
 
 // Something under a temporary name beside the output, removed unless it gets the output's name.
@@ -85,27 +94,31 @@ TensorSource DataOf(const Checkpoint& checkpoint) {
   return [&checkpoint](std::size_t index, const TensorSink& sink) { return sink(checkpoint.bytes(index)); };
 }
 
-Status WriteCheckpointLike(const Checkpoint& like, const Layout& layout, const fs::path& output,
-                           const TensorSource& data) {
+Result<std::vector<std::string>> WriteCheckpointLike(const Checkpoint& like, const Layout& layout,
+                                                     const fs::path& output, const TensorSource& data) {
   const CheckpointPlan plan = PlanLike(like, layout);
   StagedOutput staged(WithoutTrailingSlash(output));
   WW_RETURN_IF_ERROR(staged.CheckNameIsFree());
   if (like.directory().empty()) {
     const Status written = WriteFile(plan.front(), layout, staged.path(), data);
     if (!written.ok()) return written.error().In("cannot write " + output.string());
-    return staged.Commit();
+    WW_RETURN_IF_ERROR(staged.Commit());
+    return std::vector<std::string>();
   }
   WW_RETURN_IF_ERROR(staged.CreateDirectory());
-  WW_RETURN_IF_ERROR(CopyCarriedFiles(like.directory(), staged.path()));
+  std::set<std::string> own = {kIndexFileName};
+  for (const CheckpointFile& file : like.files()) own.insert(file.name);
+  WW_TRY(std::vector<std::string> left_out, CopyCarriedFiles(like.directory(), own, staged.path()));
   for (const PlannedFile& file : plan) WW_RETURN_IF_ERROR(WriteFile(file, layout, staged.path() / file.name, data));
-  if (like.has_index()) {
+  if (like.has_index() && (plan.empty() || !like.files().empty())) {
     // The same tensors in the same shards: the index still holds, with whatever else it says.
-    const bool unchanged = like.layout() == layout;
+    const bool unchanged = like.layout() == layout && NamesStay(like, plan);
     WW_RETURN_IF_ERROR(unchanged ? CopyFile(like.directory() / kIndexFileName, staged.path() / kIndexFileName)
                                  : WriteText(staged.path() / kIndexFileName, IndexText(plan)));
   }
   WW_RETURN_IF_ERROR(SyncDirectory(staged.path()));
-  return staged.Commit();
+  WW_RETURN_IF_ERROR(staged.Commit());
+  return left_out;
 }
 
 Status WriteCheckpoint(const Layout& layout, const fs::path& output, const CheckpointOptions& options,

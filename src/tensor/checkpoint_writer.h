@@ -29,12 +29,15 @@ using TensorSource = std::function<Status(std::size_t index, const TensorSink& s
 // same files, each with the same metadata and the same tensors in the same order, and copies of everything else in the
 // directory.
 //
-// Where `layout` differs from `like`: a tensor that is gone is left out; a new one goes to the end of the last file; of
-// tied names those are written that `like` has written, and the others are recorded in the metadata. Opening the output
-// therefore gives `layout` again, or, where `like` holds several names of a tie, a checkpoint that ViewAs(layout)
-// accepts.
-Status WriteCheckpointLike(const Checkpoint& like, const Layout& layout, const std::filesystem::path& output,
-                           const TensorSource& data);
+// Where `layout` differs from `like`: a tensor that is gone is left out; a new one goes to the end of the last file
+// (model.safetensors, if there is none). Of a tie those names are written that `like` holds, if it holds several;
+// otherwise the one that `layout` keeps. The others are recorded in the metadata. Opening the output therefore gives
+// `layout` again, or, where `like` holds several names of a tie or records one that `layout` does not know, a
+// checkpoint that ViewAs(layout) accepts.
+//
+// Returns what in the directory has been left out (carried_files.h).
+Result<std::vector<std::string>> WriteCheckpointLike(const Checkpoint& like, const Layout& layout,
+                                                     const std::filesystem::path& output, const TensorSource& data);
 
 // Writes a Hugging Face directory with nothing but weights: model.safetensors, or shards named
 // model-00001-of-0000N.safetensors in order of the layout, and their index.

@@ -156,6 +156,33 @@ TEST(EncodeDelta, KnowsTheAliasesOfItsBase) {
   EXPECT_EQ(LayoutForDelta(delta.value(), other).error().code(), ErrorCode::kMismatch);
 }
 
+TEST(LayoutForDelta, WhichNameOfATieIsKeptIsTheDeltasToSay) {
+  Random random(5);
+  const OwnedTensor tensor = Bf16("embed", random, 100);
+  const auto named = [&](const char* name) { return TensorSpec{name, tensor.spec.dtype, tensor.spec.shape}; };
+  const auto layout_of = [](std::vector<TensorSpec> tensors, Aliases aliases = {}) {
+    return Layout::Make(std::move(tensors), std::move(aliases)).value();
+  };
+  const auto seen = [&](const Model& model, const Layout& checkpoint) {
+    const Bytes file = DeltaBetween(model, model);
+    const auto delta = DeltaFile::Parse(file);
+    WW_CHECK(delta.ok());
+    return LayoutForDelta(delta.value(), checkpoint);
+  };
+  const Model tied = ModelOf({tensor}, {{"head", "embed"}, {"tail", "embed"}});
+  const Layout other = layout_of({named("head")}, {{"embed", "head"}});
+  EXPECT_EQ(seen(tied, other).value(), *tied.layout);
+  const Layout third = layout_of({named("tail")}, {{"embed", "tail"}, {"head", "tail"}, {"more", "tail"}});
+  EXPECT_EQ(seen(tied, third).value(), *tied.layout) << "and one more name that it does not know";
+  EXPECT_FALSE(seen(tied, layout_of({named("head")})).ok()) << "nobody says that this is embed";
+  // A delta that knows of no tie, and one for which both names are tensors of their own.
+  const Layout recorded = layout_of({named("embed")}, {{"head", "embed"}});
+  const Model plain = ModelOf({tensor});
+  EXPECT_EQ(seen(plain, recorded).value(), *plain.layout);
+  const Model apart = ModelOf({tensor, {named("head"), tensor.bytes}});
+  EXPECT_EQ(seen(apart, recorded).value(), *apart.layout);
+}
+
 TEST(EncodeDelta, RefusesRequestsThatContradictThemselves) {
   Random random(6);
   const Model model = ModelOf({Bf16("a", random, 100), Bf16("b", random, 100)});

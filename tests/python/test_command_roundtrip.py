@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors
 from test_safetensors_interop import BITS, random_bytes, read_by_package, write_by_hand
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -232,6 +233,96 @@ def test_tied_weights_reach_a_target_that_holds_both_names(tmp_path, in_place):
 
 
 def test_a_target_whose_tied_names_differ_is_refused(tmp_path):
+def test_a_tie_whose_kept_name_switches(tmp_path):
+    """OLD keeps embed, NEW keeps head; what comes out is NEW, and the next delta applies to it."""
+    embed, other = bf16(3000, 1), ("BF16", [10], bf16(10, 2))
+    states = [embed, step(embed, 0.03, 2), step(embed, 0.05, 3)]
+    names = [("embed", "head"), ("head", "embed"), ("head", "embed")]
+    for number, (content, (kept, alias)) in enumerate(zip(states, names, strict=True)):
+        write_by_hand(tmp_path / f"{number}", {kept: ("BF16", [3000], content), "other": other}, {alias: kept})
+    for number in (1, 2):
+        succeed("diff", tmp_path / f"{number - 1}", tmp_path / f"{number}", "-o", tmp_path / f"{number}.delta")
+    report = succeed_json("apply", tmp_path / "0", tmp_path / "1.delta", "-o", tmp_path / "out")
+    assert read_by_package(tmp_path / "out") == read_by_package(tmp_path / "1")
+    assert succeed_json("digest", tmp_path / "out") == succeed_json("digest", tmp_path / "1")
+    assert report["state_after"] == succeed_json("digest", tmp_path / "out")["state"]
+    # The next one: on what came out, and on a base that keeps the other name.
+    write_by_hand(
+        tmp_path / "otherwise", {"embed": ("BF16", [3000], states[1]), "other": other}, {"head": "embed", "x": "embed"}
+    )
+    for base in ("out", "otherwise"):
+        succeed("apply", tmp_path / base, tmp_path / "2.delta", "-o", tmp_path / f"{base}.2")
+        assert read_by_package(tmp_path / f"{base}.2") == read_by_package(tmp_path / "2")
+        succeed("apply", tmp_path / base, tmp_path / "2.delta", "--in-place")
+        assert sorted(content for _, _, content in read_by_package(tmp_path / base).values()) == sorted(
+            content for _, _, content in read_by_package(tmp_path / "2").values()
+        )
+
+
+def test_ties_that_a_delta_does_not_know_do_not_matter(tmp_path):
+    embed = bf16(3000, 1)
+    after = step(embed, 0.03, 2)
+    write_by_hand(tmp_path / "old", {"embed": ("BF16", [3000], embed)})
+    write_by_hand(tmp_path / "new", {"embed": ("BF16", [3000], after)})
+    tie = {"format": "pt", "head": "embed"}
+    write_by_hand(tmp_path / "base", {"embed": ("BF16", [3000], embed)}, tie)
+    write_by_hand(tmp_path / "expected", {"embed": ("BF16", [3000], after)}, tie)
+    succeed("diff", tmp_path / "old", tmp_path / "new", "-o", tmp_path / "delta")
+    succeed("apply", tmp_path / "base", tmp_path / "delta", "-o", tmp_path / "out")
+    succeed("apply", tmp_path / "base", tmp_path / "delta", "--in-place")
+    for name in ("out", "base"):
+        with safetensors.safe_open(tmp_path / name, "np") as file:
+            assert file.metadata() == tie
+        assert read_by_package(tmp_path / name) == read_by_package(tmp_path / "expected")
+
+
+def test_an_index_of_no_shards_gets_tensors(tmp_path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/model.safetensors.index.json").write_text('{"weight_map": {}}')
+    (tmp_path / "old/config.json").write_text("{}")
+    write_by_hand(tmp_path / "new", {"a": ("U8", [3], b"abc")})
+    succeed("diff", tmp_path / "old", tmp_path / "new", "-o", tmp_path / "delta")
+    succeed("apply", tmp_path / "old", tmp_path / "delta", "-o", tmp_path / "out")
+    assert sorted(snapshot(tmp_path / "out")) == ["config.json", "model.safetensors"]
+    assert read_directory(tmp_path / "out") == read_by_package(tmp_path / "new")
+
+
+def test_what_apply_leaves_out_is_said(tmp_path):
+    first, second = chain(2)
+    write_sharded(tmp_path / "base", first)
+    write_by_hand(tmp_path / "new", second)
+    succeed("diff", tmp_path / "base", tmp_path / "new", "-o", tmp_path / "delta")
+    (tmp_path / "base/tokenizer/inner.safetensors").write_bytes(b"carried")
+    (tmp_path / "base/adapter\x1b.safetensors").write_bytes(b"left out")
+    (tmp_path / "base/linked").symlink_to(tmp_path / "base/tokenizer")
+    report = succeed_json("apply", tmp_path / "base", tmp_path / "delta", "-o", tmp_path / "out")
+    assert report["left_out"] == ["adapter\x1b.safetensors", "linked"]
+    assert (tmp_path / "out/tokenizer/inner.safetensors").read_bytes() == b"carried"
+    assert not (tmp_path / "out/linked").exists()
+    text = succeed("apply", tmp_path / "base", tmp_path / "delta", "-o", tmp_path / "out2")
+    assert text.endswith("left out      adapter\\u001b.safetensors\nleft out      linked\n")
+    assert succeed_json("apply", tmp_path / "new", "--in-place") == {"finished": False}
+
+
+def test_names_with_control_characters_are_escaped(tmp_path):
+    name = "a\x1b[2J\n\u009bb"
+    write_by_hand(tmp_path / "old", {name: ("U8", [3], b"abc"), "gone\x07": ("U8", [1], b"x")})
+    write_by_hand(tmp_path / "new", {name: ("U8", [3], b"abd")})
+    delta = tmp_path / "delta"
+    texts = [
+        succeed("diff", tmp_path / "old", tmp_path / "new", "-o", delta),
+        succeed("inspect", delta, "--base", tmp_path / "old"),
+        succeed("digest", tmp_path / "old", "--tensors"),
+    ]
+    write_by_hand(tmp_path / "other", {name: ("U8", [3], b"xyz"), "gone\x07": ("U8", [1], b"x")})
+    result = weightwire("apply", tmp_path / "other", delta, "-o", tmp_path / "out")
+    assert result.returncode == 6
+    for text in (*texts, result.stderr):
+        assert not [c for c in text if c != "\n" and (c < " " or "\x7f" <= c < "\xa0")]
+    for text in texts:
+        assert "a\\u001b[2J\\u000a\\u009bb" in text
+
+
     embed = bf16(3000, 1)
     tie = {"lm_head.weight": "embed.weight"}
     write_by_hand(tmp_path / "old", {"embed.weight": ("BF16", [3000], embed)}, tie)

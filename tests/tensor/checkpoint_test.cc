@@ -216,6 +216,10 @@ TEST_F(ViewAsTest, ACheckpointThatHasLostTheSecondName) {
   EXPECT_EQ(Error({Tensor("embed", {1, 2}), Tensor("norm", {3})}), "accepted");
 }
 
+TEST_F(ViewAsTest, ACheckpointThatRecordsANameNobodyElseKnows) {
+  EXPECT_EQ(Error({Tensor("embed", {1, 2}), Tensor("norm", {3})}, {{"head", "embed"}, {"more", "norm"}}), "accepted");
+}
+
 TEST_F(ViewAsTest, MismatchesNameTheTensors) {
   EXPECT_EQ(Error({Tensor("embed", {1, 2}), Tensor("head", {1, 9}), Tensor("norm", {3})}),
             "\"head\" and \"embed\" should be one tied tensor, but they differ in the checkpoint");

@@ -52,7 +52,7 @@ TEST(WriteCheckpointLike, ADirectoryIsReproducedByteForByte) {
   MakeShardedModel(directory / "source");
   const Checkpoint source = Open(directory / "source");
   EXPECT_EQ(source.layout().aliases(), (Aliases{{"t", "c"}}));
-  const Status written = WriteCheckpointLike(source, source.layout(), directory / "out", DataOf(source));
+  const auto written = WriteCheckpointLike(source, source.layout(), directory / "out", DataOf(source));
   ASSERT_TRUE(written.ok()) << written.error().message();
   EXPECT_EQ(Tree(directory / "out"), Tree(directory / "source"));
   EXPECT_EQ(EntryCount(directory.path()), 2U);
@@ -83,22 +83,26 @@ TEST(WriteCheckpointLike, WritesWhatTheSourceOfDataGivesInPieces) {
   EXPECT_EQ(BytesOf(out, "c"), Buffer{14});
 }
 
-TEST(WriteCheckpointLike, LeavesOutOtherWeightsAndWhatIsOurs) {
+TEST(WriteCheckpointLike, LeavesOutOtherWeightsAndWhatIsOursAndSaysSo) {
   const TemporaryDirectory directory;
   MakeShardedModel(directory / "source");
+  WriteAll(directory / "source/sub/deeper/other.safetensors", "x");
+  WriteAll(directory / "source/sub/other.safetensors.index.json", "x");
   const auto wanted = Tree(directory / "source");
   std::filesystem::create_directories(directory / "source/.git/objects");
   std::filesystem::create_directories(directory / "source/.weightwire");
   WriteAll(directory / "source/.git/HEAD", "x");
   WriteAll(directory / "source/.weightwire/journal", "x");
   WriteAll(directory / "source/adapter.safetensors", "x");
-  WriteAll(directory / "source/sub/other.safetensors.index.json", "x");
+  WriteAll(directory / "source/model.fp16.safetensors.index.json", "x");
   std::filesystem::create_symlink("nowhere", directory / "source/dangling");
-  std::filesystem::create_directory_symlink(directory.path(), directory / "source/loop");
+  std::filesystem::create_directory_symlink(directory.path(), directory / "source/sub/loop");
   const Checkpoint source = Open(directory / "source");
-  const Status written = WriteCheckpointLike(source, source.layout(), directory / "out", DataOf(source));
+  const auto written = WriteCheckpointLike(source, source.layout(), directory / "out", DataOf(source));
   ASSERT_TRUE(written.ok()) << written.error().message();
   EXPECT_EQ(Tree(directory / "out"), wanted);
+  EXPECT_THAT(written.value(),
+              ElementsAre(".git", "adapter.safetensors", "dangling", "model.fp16.safetensors.index.json", "sub/loop"));
 }
 
 TEST(WriteCheckpointLike, CarriesTheContentOfLinkedFiles) {
@@ -118,7 +122,7 @@ TEST(WriteCheckpointLike, RefusesAnOutputThatExists) {
   const Checkpoint source = Open(directory / "source");
   std::filesystem::create_directory(directory / "out");
   bool asked = false;
-  const Status written =
+  const auto written =
       WriteCheckpointLike(source, source.layout(), directory / "out", [&](std::size_t, const TensorSink&) -> Status {
         asked = true;
         return Ok();
@@ -136,7 +140,7 @@ TEST(WriteCheckpointLike, AnOutputThatAppearsMeanwhileStays) {
   MakeShardedModel(directory / "source");
   const Checkpoint source = Open(directory / "source");
   const auto data = DataOf(source);
-  const Status written =
+  const auto written =
       WriteCheckpointLike(source, source.layout(), directory / "out", [&](std::size_t index, const TensorSink& sink) {
         std::filesystem::create_directory(directory / "out");
         return data(index, sink);
@@ -153,7 +157,7 @@ TEST(WriteCheckpointLike, AFailureLeavesNothingBehind) {
   const auto fail = [](std::size_t, const TensorSink&) -> Status { return Error(ErrorCode::kMismatch, "no data"); };
   for (const char* name : {"source", "single"}) {
     const Checkpoint source = Open(directory / name);
-    const Status written = WriteCheckpointLike(source, source.layout(), directory / "out", fail);
+    const auto written = WriteCheckpointLike(source, source.layout(), directory / "out", fail);
     ASSERT_FALSE(written.ok());
     EXPECT_EQ(written.error().code(), ErrorCode::kMismatch);
     EXPECT_EQ(EntryCount(directory.path()), 2U);
@@ -167,7 +171,7 @@ TEST(WriteCheckpointLike, ErrorsNameTheOutput) {
   for (const char* name : {"source", "single"}) {
     const Checkpoint source = Open(directory / name);
     const auto output = directory / "no/such/out";
-    const Status written = WriteCheckpointLike(source, source.layout(), output, DataOf(source));
+    const auto written = WriteCheckpointLike(source, source.layout(), output, DataOf(source));
     ASSERT_FALSE(written.ok());
     EXPECT_THAT(written.error().message(), HasSubstr(output.string()));
     EXPECT_THAT(written.error().message(), HasSubstr("No such file or directory"));
@@ -183,7 +187,7 @@ TEST(WriteCheckpointLike, TensorsMayBeAddedRemovedAndRetyped) {
       Checkpoint::FromMemory(
           {Tensor("a", {9}), {{"c", DType::kBF16, {2}}, {1, 2, 3, 4}}, Tensor("d", {}), Tensor("e", {5})}, {{"t", "e"}})
           .value();
-  const Status written = WriteCheckpointLike(source, next.layout(), directory / "out", DataOf(next));
+  const auto written = WriteCheckpointLike(source, next.layout(), directory / "out", DataOf(next));
   ASSERT_TRUE(written.ok()) << written.error().message();
   const Checkpoint out = Open(directory / "out");
   EXPECT_EQ(out.layout(), next.layout());
@@ -214,14 +218,46 @@ TEST(WriteCheckpointLike, BothNamesOfATieAreWrittenWhereTheSourceHasBoth) {
   EXPECT_TRUE(out.ViewAs(tied).ok());
 }
 
-TEST(WriteCheckpointLike, TheNameTheSourceKeepsIsKept) {
+// Otherwise the output would have another state digest than the layout's.
+TEST(WriteCheckpointLike, OfATieHeldUnderOneNameTheNameThatTheLayoutKeepsIsWritten) {
   const TemporaryDirectory directory;
-  WriteTensors(directory / "source", {Tensor("head", {1})}, {{"embed", "head"}});
+  std::filesystem::create_directory(directory / "source");
+  WriteTensors(directory / "source/1.safetensors", {Tensor("head", {1})}, {{"embed", "head"}, {"format", "pt"}});
+  WriteAll(directory / "source" / kIndexFileName, R"({"weight_map":{"head":"1.safetensors"}})");
   const Layout tied = Layout::Make({Tensor("embed", {1}).spec}, {{"head", "embed"}}).value();
   const auto source = Open(directory / "source").ViewAs(tied);
   ASSERT_TRUE(source.ok());
   ASSERT_TRUE(WriteCheckpointLike(source.value(), tied, directory / "out", DataOf(source.value())).ok());
+  const Checkpoint out = Open(directory / "out");
+  EXPECT_EQ(out.layout(), tied);
+  EXPECT_EQ(out.files()[0].metadata, (Metadata{{"format", "pt"}, {"head", "embed"}}));
+  EXPECT_EQ(BytesOf(out, "embed"), Buffer{1});
+}
+
+TEST(WriteCheckpointLike, ARecordedNameThatNoLayoutKnowsStays) {
+  const TemporaryDirectory directory;
+  WriteTensors(directory / "source", {Tensor("embed", {1})}, {{"head", "embed"}});
+  const Layout plain = Layout::Make({Tensor("embed", {1}).spec}, {}).value();
+  const auto source = Open(directory / "source").ViewAs(plain);
+  ASSERT_TRUE(source.ok()) << source.error().message();
+  ASSERT_TRUE(WriteCheckpointLike(source.value(), plain, directory / "out", DataOf(source.value())).ok());
   EXPECT_EQ(ReadAll(directory / "out"), ReadAll(directory / "source"));
+}
+
+TEST(WriteCheckpointLike, AnIndexOfNoShardsMayGetTensors) {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory / "source");
+  WriteAll(directory / "source" / kIndexFileName, R"({"weight_map":{}})");
+  const Checkpoint source = Open(directory / "source");
+  ASSERT_TRUE(WriteCheckpointLike(source, source.layout(), directory / "same", DataOf(source)).ok());
+  EXPECT_EQ(Tree(directory / "same"), Tree(directory / "source"));
+  const Checkpoint next = Checkpoint::FromMemory({Tensor("a", {9})}, {{"t", "a"}}).value();
+  const auto written = WriteCheckpointLike(source, next.layout(), directory / "out", DataOf(next));
+  ASSERT_TRUE(written.ok()) << written.error().message();
+  const Checkpoint out = Open(directory / "out");
+  EXPECT_EQ(out.layout(), next.layout());
+  EXPECT_EQ(BytesOf(out, "a"), Buffer{9});
+  EXPECT_EQ(EntryCount(directory / "out"), 1U) << "model.safetensors, and no index";
 }
 
 TEST(WriteCheckpointLike, ALostSecondNameIsRecorded) {

@@ -24,7 +24,8 @@ int main(int argc, char** argv) {
     options.max_shard_bytes = std::strtoull(argv[3], nullptr, 10);
     written = WriteCheckpoint(checkpoint.layout(), argv[2], options, DataOf(checkpoint));
   } else {
-    written = WriteCheckpointLike(checkpoint, checkpoint.layout(), argv[2], DataOf(checkpoint));
+    const auto like = WriteCheckpointLike(checkpoint, checkpoint.layout(), argv[2], DataOf(checkpoint));
+    if (!like.ok()) written = like.error();
   }
   if (!written.ok()) {
     std::fprintf(stderr, "%s\n", written.error().message().c_str());
