@@ -26,6 +26,7 @@ constexpr double kHalvingTime = 1 << 20;
 struct Inspected {
   const LoadedDelta& delta;
   std::optional<Layout> after;  // if something was given that says it
+  std::vector<TableSet> sets;   // with the widths of their units
   std::string file_hash;
   std::uint64_t header_bytes = 0;
   std::uint64_t payload_bytes = 0;
@@ -108,14 +109,21 @@ std::vector<ClassSummary> Summarize(const TableSet& set) {
   return classes;
 }
 
-// The widths of a set's units are known from the tensors that use it, where a layout tells; otherwise the symbols that
-// are there must do.
-std::vector<TableSet> SetsWithWidths(const Inspected& inspected) {
+// The widths of a set's units are known from the tensors that use it, where a layout tells; otherwise the smallest that
+// the set fits must do.
+Result<std::vector<TableSet>> SetsWithWidths(const Inspected& inspected) {
   std::vector<TableSet> sets = inspected.delta.file.sets();
+  for (TableSet& set : sets) {
+    set.unit_bits = 8;
+    while (set.unit_bits < 64 && !set.CheckFits().ok()) set.unit_bits *= 2;
+    WW_RETURN_IF_ERROR(set.CheckFits());
+  }
   if (!inspected.after.has_value()) return sets;
   for (const IndexEntry& entry : inspected.index().entries) {
     if (!HasTables(entry.mode) || entry.tensor >= inspected.after->size()) continue;
-    sets[entry.table_set].unit_bits = 8 * UnitBytes(inspected.after->tensors()[entry.tensor].dtype);
+    TableSet& set = sets[entry.table_set];
+    set.unit_bits = 8 * UnitBytes(inspected.after->tensors()[entry.tensor].dtype);
+    WW_RETURN_IF_ERROR(set.CheckFits());
   }
   return sets;
 }
@@ -123,10 +131,8 @@ std::vector<TableSet> SetsWithWidths(const Inspected& inspected) {
 // The smallest magnitude of a symbol, as a label; dense sets have "unchanged" first.
 std::string SymbolLabel(const TableSet& set, std::size_t symbol) {
   if (set.dense && symbol == 0) return "0";
-  const std::uint32_t bucket = static_cast<std::uint32_t>(symbol) - (set.dense ? 1 : 0);
-  if (bucket < 4) return fmt::format("±{}", bucket + 1);
-  const std::uint64_t least = std::uint64_t{2 + (bucket & 1)} << (bucket / 2 - 1);
-  return fmt::format("±{}…", least + 1);
+  const int bucket = static_cast<int>(symbol) - (set.dense ? 1 : 0);
+  return fmt::format("±{}{}", MagnitudeOf(bucket, 0), BucketExtraBits(bucket) > 0 ? "…" : "");
 }
 
 std::string DescribeRule(const TableSet& set) {
@@ -182,7 +188,7 @@ void ReportJson(const Inspected& inspected, const InspectOptions& options) {
     json["entries"].push_back(std::move(item));
   }
   json["table_sets"] = JsonOutput::array();
-  for (const TableSet& set : SetsWithWidths(inspected)) {
+  for (const TableSet& set : inspected.sets) {
     JsonOutput item;
     item["mode"] = KindOf(set);
     item["order"] = set.rule.order == Order::kInteger ? "integer" : "sign-magnitude";
@@ -204,7 +210,7 @@ void ReportJson(const Inspected& inspected, const InspectOptions& options) {
 
 void ReportTables(const Inspected& inspected) {
   constexpr std::size_t kShownSymbols = 6;
-  const std::vector<TableSet> sets = SetsWithWidths(inspected);
+  const std::vector<TableSet>& sets = inspected.sets;
   std::vector<std::size_t> users(sets.size(), 0);
   for (const IndexEntry& entry : inspected.index().entries) {
     if (HasTables(entry.mode)) ++users[entry.table_set];
@@ -287,8 +293,11 @@ void ReportText(const Inspected& inspected, const InspectOptions& options) {
 
 Status RunInspect(const InspectOptions& options) {
   WW_TRY(const LoadedDelta delta, LoadDelta(options.delta));
-  Inspected inspected{.delta = delta, .after = {}, .file_hash = {}, .header_bytes = 0, .payload_bytes = 0};
+  Inspected inspected{.delta = delta, .after = {}, .sets = {}, .file_hash = {}, .header_bytes = 0, .payload_bytes = 0};
   WW_TRY(inspected.after, LayoutAfter(delta, options));
+  auto sets = SetsWithWidths(inspected);
+  if (!sets.ok()) return sets.error().In(options.delta.string());
+  inspected.sets = std::move(sets).value();
   WW_TRY(const SafetensorsView view, SafetensorsView::Parse(delta.map.bytes()));
   inspected.file_hash = ToHex(view.Find(kIndexEntry)->bytes.first(sizeof(Sha256Digest)));
   inspected.payload_bytes = view.Find(kPayloadEntry)->bytes.size();

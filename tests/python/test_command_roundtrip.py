@@ -425,6 +425,19 @@ def test_inspect(tmp_path):
 
 
 def test_bench_codec(tmp_path):
+@pytest.mark.parametrize("kind", ["good", "bad"])
+def test_inspect_of_every_golden_file(kind):
+    folders = sorted((REPOSITORY / "spec/vectors" / kind).iterdir())
+    assert len(folders) > 60
+    for folder in folders:
+        for arguments in ([], ["--base", folder / "base.safetensors", "--json"]):
+            result = weightwire("inspect", folder / "delta.safetensors", *arguments)
+            if kind == "good":
+                assert (result.returncode, result.stderr) == (0, ""), folder.name
+            else:
+                assert result.returncode in (0, 5, 6, 7, 8), (folder.name, result.stderr)
+
+
     first, second = chain(2)
     write_by_hand(tmp_path / "old", first)
     write_by_hand(tmp_path / "new", second)
