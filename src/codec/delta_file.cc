@@ -112,7 +112,10 @@ Result<DeltaFile> DeltaFile::Parse(std::span<const std::uint8_t> bytes) {
 
   ByteReader tables_reader(tables);
   WW_TRY(const std::uint64_t set_count, tables_reader.Varint());
-  if (set_count > kMaxTableSets) return Damaged("too many table sets");
+  if (set_count > kMaxTableSets) {
+    return Error(ErrorCode::kLimit, "the delta has " + std::to_string(set_count) + " table sets, above the limit of " +
+                                        std::to_string(kMaxTableSets));
+  }
   for (std::uint64_t i = 0; i < set_count; ++i) {
     WW_TRY(TableSet set, TableSet::Read(tables_reader));
     file.sets_.push_back(std::move(set));

@@ -27,7 +27,7 @@ Result<std::vector<std::uint8_t>> AssembleDeltaFile(const DeltaFileParts& parts)
 // Immutable; safe to share between threads. The bytes belong to the caller and must outlive it.
 class DeltaFile {
  public:
-  // kCorrupt: damaged; kUnsupported: from a newer weightwire, or no delta at all.
+  // kCorrupt: damaged; kLimit: above a limit (format.h); kUnsupported: from a newer weightwire, or no delta at all.
   static Result<DeltaFile> Parse(std::span<const std::uint8_t> bytes);
 
   [[nodiscard]] const DeltaIndex& index() const { return index_; }

@@ -18,9 +18,14 @@ constexpr std::uint8_t kModeHasBox = 4;
 
 Error Damaged(const std::string& what) { return {ErrorCode::kCorrupt, "the delta's index is damaged: " + what}; }
 
+Error AboveLimit(std::uint64_t value, std::uint64_t limit, const char* what) {
+  return {ErrorCode::kLimit, "the delta's index has " + std::to_string(value) + " " + what + ", above the limit of " +
+                                 std::to_string(limit)};
+}
+
 Result<std::uint64_t> LimitedVarint(ByteReader& in, std::uint64_t limit, const char* what) {
   WW_TRY(const std::uint64_t value, in.Varint());
-  if (value > limit) return Damaged(std::string("too many ") + what);
+  if (value > limit) return AboveLimit(value, limit, what);
   return value;
 }
 
@@ -147,7 +152,8 @@ Status ReadTileBytes(ByteReader& in, std::uint64_t& budget, std::vector<std::uin
   WW_TRY(const std::uint64_t least, LimitedVarint(in, kMaxTileBytes, "bytes in a tile"));
   WW_TRY(const std::uint8_t width, in.U8());
   if (width > 24) return Damaged("impossible tile lengths");
-  if (tiles > kMaxTilesPerEntry || least * tiles > budget || (least == 0 && width == 0)) {
+  if (tiles > kMaxTilesPerEntry) return AboveLimit(tiles, kMaxTilesPerEntry, "tiles in an entry");
+  if (least * tiles > budget || (least == 0 && width == 0)) {
     return Damaged("impossible tile lengths");
   }
   WW_TRY(const auto packed, in.Bytes((tiles * width + 7) / 8));
@@ -158,7 +164,8 @@ Status ReadTileBytes(ByteReader& in, std::uint64_t& budget, std::vector<std::uin
   for (std::uint64_t i = 0; i < tiles; ++i) {
     for (; count < width; count += 8) bits |= std::uint64_t{packed[next++]} << count;
     const std::uint64_t length = least + (bits & ((std::uint64_t{1} << width) - 1));
-    if (length > kMaxTileBytes || length > budget) return Damaged("a tile is too long");
+    if (length > kMaxTileBytes) return AboveLimit(length, kMaxTileBytes, "bytes in a tile");
+    if (length > budget) return Damaged("a tile is longer than the payload");
     budget -= length;
     lengths.push_back(static_cast<std::uint32_t>(length));
     bits >>= width;
@@ -284,7 +291,7 @@ Result<DeltaIndex> DeltaIndex::Read(ByteReader& in, std::uint64_t payload_bytes)
   for (std::uint64_t i = 0; i < count; ++i) {
     WW_TRY(const std::uint64_t gap, LimitedVarint(in, kMaxTensors, "tensors"));
     tensor += gap;
-    if (tensor >= kMaxTensors) return Damaged("too many tensors");
+    if (tensor >= kMaxTensors) return AboveLimit(tensor + 1, kMaxTensors, "tensors");
     WW_TRY(IndexEntry entry, ReadEntry(in, budget));
     entry.tensor = tensor;
     index.entries.push_back(std::move(entry));

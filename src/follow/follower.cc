@@ -356,7 +356,8 @@ Result<FollowerStep> Follower::Stage() {
     auto staged = stage();
     if (!staged.ok()) {
       const ErrorCode code = staged.error().code();
-      if (code != ErrorCode::kCorrupt && code != ErrorCode::kMismatch) return staged.error();
+      const bool hopeless = code == ErrorCode::kCorrupt || code == ErrorCode::kMismatch || code == ErrorCode::kLimit;
+      if (!hopeless) return staged.error();
       return GiveUpDelta(record.version);
     }
     change = std::move(staged).value();
