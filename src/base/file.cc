@@ -42,7 +42,8 @@ Error SystemError(const char* doing, const std::filesystem::path& path, int erro
 }
 
 Result<File> File::OpenForRead(const std::filesystem::path& path) {
-  const int descriptor = OpenRetrying(path, O_RDONLY);
+  // A pipe without a writer would be waited for; whoever reads the file finds that it is none. Of no effect otherwise.
+  const int descriptor = OpenRetrying(path, O_RDONLY | O_NONBLOCK);
   if (descriptor < 0) return SystemError("open", path, errno);
   return File(descriptor, path);
 }

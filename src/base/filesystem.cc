@@ -40,6 +40,12 @@ Status WriteDurably(FileSystem& files, const FileSystem::Path& path, std::string
                       std::span<const std::uint8_t>(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
 }
 
+Result<bool> IsDirectory(FileSystem& files, const FileSystem::Path& path) {
+  WW_TRY(const std::optional<FileInfo> there, files.Stat(path));
+  if (!there.has_value()) return false;
+  return there->kind == FileKind::kDirectory || (there->kind == FileKind::kLink && files.List(path).ok());
+}
+
 Status RemoveTree(FileSystem& files, const FileSystem::Path& path) { return RemoveTreeAt(files, path, 0); }
 
 }  // namespace weightwire

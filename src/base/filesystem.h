@@ -32,6 +32,7 @@ enum class FileKind : std::uint8_t { kFile, kDirectory, kLink, kOther };
 struct FileInfo {
   FileKind kind = FileKind::kOther;
   std::uint64_t size_bytes = 0;  // of a file
+  std::uint64_t names = 1;       // of a file: how many it has (hard links)
 
   bool operator==(const FileInfo&) const = default;
 };
@@ -149,6 +150,9 @@ class FileSystem {
 // `path`.tmp on the way, and replaces what a crash has left there.
 Status WriteDurably(FileSystem& files, const FileSystem::Path& path, std::span<const std::uint8_t> bytes);
 Status WriteDurably(FileSystem& files, const FileSystem::Path& path, std::string_view text);
+
+// Whether it is one, or a link to one.
+Result<bool> IsDirectory(FileSystem& files, const FileSystem::Path& path);
 
 // Removes a file, or a directory with everything in it, to a depth of kMaxDirectoryDepth. Nothing there is no error.
 // Not synced.

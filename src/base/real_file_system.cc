@@ -103,7 +103,7 @@ Result<std::optional<FileInfo>> RealFileSystem::Stat(const Path& path) {
   }
   FileInfo info;
   if (S_ISREG(status.st_mode)) {
-    info = {FileKind::kFile, static_cast<std::uint64_t>(status.st_size)};
+    info = {FileKind::kFile, static_cast<std::uint64_t>(status.st_size), status.st_nlink};
   } else if (S_ISDIR(status.st_mode)) {
     info.kind = FileKind::kDirectory;
   } else if (S_ISLNK(status.st_mode)) {

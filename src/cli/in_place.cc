@@ -22,13 +22,6 @@ Result<bool> Exists(FileSystem& files, const Path& path) {
   return there.has_value();
 }
 
-// Whether it is one, or a link to one.
-Result<bool> IsDirectory(FileSystem& files, const Path& path) {
-  WW_TRY(const std::optional<FileInfo> there, files.Stat(path));
-  if (!there.has_value()) return false;
-  return there->kind == FileKind::kDirectory || (there->kind == FileKind::kLink && files.List(path).ok());
-}
-
 Path DirectoryOf(const Path& file) { return file.has_parent_path() ? file.parent_path() : Path("."); }
 
 Result<Path> JournalOf(FileSystem& files, const Path& checkpoint) {
@@ -145,11 +138,14 @@ Status UpdateInPlace(const Path& path, const Checkpoint& base, const StagedChang
   for (const CheckpointFile& file : base.files()) {
     const Path weights = journal.parent_path() / file.name;
     WW_TRY(const std::optional<FileInfo> there, tools.files.Stat(weights));
-    if (!there.has_value() || there->kind != FileKind::kLink) continue;
+    if (!there.has_value()) continue;
+    const bool link = there->kind == FileKind::kLink;
+    if (!link && there->names <= 1) continue;
     return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("cannot update {} in place: it is a link, and others may use what it points to; write the "
-                             "result elsewhere with -o",
-                             weights.string()));
+                 fmt::format("cannot update {} in place: it {}, and others may use {}; write the result elsewhere with "
+                             "-o",
+                             weights.string(), link ? "is a link" : "has another name, too (a hard link)",
+                             link ? "what it points to" : "that"));
   }
   WW_RETURN_IF_ERROR(CommitJournal(journal, base, change, tools));
   const Status written = RollForward(journal, tools);

@@ -84,12 +84,6 @@ Result<std::unique_ptr<FileMap>> MapIfThere(FileSystem& files, const std::filesy
   return std::unique_ptr<FileMap>();
 }
 
-Result<bool> IsDirectory(FileSystem& files, const std::filesystem::path& path) {
-  WW_TRY(const std::optional<FileInfo> info, files.Stat(path));
-  if (!info.has_value() || info->kind != FileKind::kLink) return info.has_value() && info->kind == FileKind::kDirectory;
-  return files.List(path).ok();
-}
-
 }  // namespace
 
 Result<Checkpoint> Checkpoint::Open(const std::filesystem::path& path) {

@@ -73,7 +73,7 @@ class StagedOutput {
   [[nodiscard]] Status CreateDirectory() const {
     std::error_code error;
     if (fs::create_directory(temporary_, error)) return Ok();
-    return Error(ErrorCode::kIo, fmt::format("cannot create {}: {}", output_.string(), error.message()));
+    return SystemError("create", output_, error.value());
   }
 
   Status Commit() {

@@ -1,6 +1,8 @@
 #include "base/file.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <string>
@@ -11,6 +13,7 @@
 namespace weightwire {
 namespace {
 
+using ::testing::HasSubstr;
 using ::weightwire::testing::EntryCount;
 using ::weightwire::testing::ReadAll;
 using ::weightwire::testing::TemporaryDirectory;
@@ -91,6 +94,16 @@ TEST(MappedFile, ADirectoryIsAnError) {
   const auto map = MappedFile::Open(directory.path());
   ASSERT_FALSE(map.ok());
   EXPECT_EQ(map.error().code(), ErrorCode::kInvalidArgument);
+}
+
+// It would be waited for, and nobody may ever write to it.
+TEST(MappedFile, APipeIsAnError) {
+  const TemporaryDirectory directory;
+  ASSERT_EQ(::mkfifo((directory / "pipe").c_str(), 0600), 0);
+  const auto map = MappedFile::Open(directory / "pipe");
+  ASSERT_FALSE(map.ok());
+  EXPECT_EQ(map.error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(map.error().message(), HasSubstr("not a regular file"));
 }
 
 TEST(MappedFile, AboveFourGigabytes) {

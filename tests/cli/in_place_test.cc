@@ -366,6 +366,24 @@ TEST(InPlace, AChangeOfTheLayoutIsRefused) {
   EXPECT_EQ(ReadAll(directory / "a.safetensors"), before);
 }
 
+TEST(InPlace, WeightsWithAnotherNameAreRefused) {
+  const TemporaryDirectory directory;
+  WriteTensors(directory / "a", {testing::Tensor("x", {1, 2})});
+  WriteTensors(directory / "b", {testing::Tensor("x", {1, 3})});
+  fs::create_hard_link(directory / "a", directory / "also");
+  const Checkpoint base = Open(directory / "a");
+  const auto change = Change(base, Open(directory / "b"));
+  const std::string before = ReadAll(directory / "also");
+  RealFileSystem files;
+  const Status status = UpdateInPlace(directory / "a", base, *change, Tools(files));
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(status.error().message(), HasSubstr("hard link"));
+  EXPECT_EQ(ReadAll(directory / "also"), before);
+  fs::remove(directory / "also");
+  EXPECT_TRUE(UpdateInPlace(directory / "a", base, *change, Tools(files)).ok());
+}
+
 TEST(InPlace, LinkedWeightsAreRefused) {
   const TemporaryDirectory directory;
   WriteTensors(directory / "blob", {testing::Tensor("x", {1, 2})});

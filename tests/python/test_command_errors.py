@@ -1,5 +1,6 @@
 """The command when something is wrong: one clear sentence, the right exit status, and nothing touched."""
 
+import os
 import signal
 import subprocess
 import time
@@ -49,6 +50,20 @@ def test_missing_files(files):
     refused(files, NOT_FOUND, "not a checkpoint", "digest", files / "empty")
     refused(files, NOT_FOUND, "nowhere", "diff", files / "0", files / "1", "-o", files / "nowhere/delta")
     refused(files, NOT_FOUND, "nowhere", "apply", files / "0", files / "01", "-o", files / "nowhere/out")
+    write_sharded(files / "sharded", chain(1)[0])
+    refused(files, NOT_FOUND, "nowhere", "apply", files / "sharded", files / "01", "-o", files / "nowhere/out")
+
+
+def test_what_is_no_file(files):
+    os.mkfifo(files / "pipe")
+    refused(files, INVALID_ARGUMENT, "pipe", "digest", files / "pipe")
+    refused(files, INVALID_ARGUMENT, "pipe", "inspect", files / "pipe")
+    refused(files, INVALID_ARGUMENT, "pipe", "apply", files / "0", files / "pipe", "-o", files / "out")
+
+
+def test_weights_with_a_second_name_are_not_changed_in_place(files):
+    os.link(files / "0", files / "also")
+    refused(files, INVALID_ARGUMENT, ["hard link", "-o"], "apply", files / "0", files / "01", "--in-place")
 
 
 @pytest.mark.parametrize("size", [0, 5, 100, 1000, -1])
