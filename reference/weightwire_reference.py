@@ -212,7 +212,9 @@ def layout_hash(layout):
 
 
 def check_layout(layout):
-    within(len(layout.tensors), MAX_TENSORS, "tensors")
+    within(len(layout.tensors) + len(layout.aliases), MAX_TENSORS, "tensors and aliases")
+    reserved = "__metadata__" in layout.tensors or "__metadata__" in layout.aliases
+    require(not reserved, "A tensor has the name __metadata__, which is reserved.")
     for name, (dtype, shape) in layout.tensors.items():
         within(len(name.encode()), MAX_NAME_BYTES, "bytes in a name")
         within(len(shape), MAX_DIMENSIONS, "dimensions")

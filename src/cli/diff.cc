@@ -20,6 +20,7 @@
 #include "cli/state_pair.h"
 #include "cli/text_table.h"
 #include "codec/state.h"
+#include "tensor/json.h"
 
 namespace weightwire {
 namespace {
@@ -39,8 +40,8 @@ struct DiffResult {
   const EncodedDelta& delta;
   Sha256Digest state_before;
   Sha256Digest state_after;
-  std::vector<std::string> removed;
-  std::vector<std::size_t> added;
+  std::vector<std::size_t> removed;  // by the layout before
+  std::vector<std::size_t> added;    // by the layout after
   Totals totals;
   std::optional<std::vector<PeerBytes>> peers;  // by the layout after
   std::optional<PeerBytes> peers_total;
@@ -97,11 +98,8 @@ void CountChanges(DiffResult& result) {
     result.totals.stepped += result.report(i).changed;
     result.totals.single_steps += result.report(i).single_steps;
   }
-  for (const TensorSpec& spec : pair.layout_before.tensors()) {
-    const auto index = pair.layout_after.Find(spec.name);
-    if (!index.has_value() || pair.layout_after.tensors()[*index] != spec) {
-      result.removed.push_back(fmt::format("{} {}", spec.name, Describe(spec)));
-    }
+  for (std::size_t i = 0; i < pair.layout_before.size(); ++i) {
+    if (!pair.layout_after.FindSame(pair.layout_before.tensors()[i]).has_value()) result.removed.push_back(i);
   }
 }
 
@@ -132,7 +130,8 @@ void ReportJson(const DiffResult& result, const DiffOptions& options) {
   json["layout_after"] = ToHex(layout.hash());
   json["added"] = JsonOutput::array();
   for (const std::size_t i : result.added) json["added"].push_back(layout.tensors()[i].name);
-  json["removed"] = result.removed;
+  json["removed"] = JsonOutput::array();
+  for (const std::size_t i : result.removed) json["removed"].push_back(result.pair.layout_before.tensors()[i].name);
   json["per_tensor"] = JsonOutput::array();
   for (std::size_t i = 0; i < layout.size(); ++i) {
     if (!result.is_changed(i) && !options.all_tensors) continue;
@@ -175,10 +174,11 @@ void ReportText(const DiffResult& result, const DiffOptions& options) {
     if (totals.stepped != 0) fmt::print(", {} of them by one ulp", Percent(totals.single_steps, totals.stepped));
     fmt::print("\n");
   }
-  for (const std::size_t i : result.added) {
-    fmt::print("added    {} {}\n", layout.tensors()[i].name, Describe(layout.tensors()[i]));
-  }
-  for (const std::string& removed : result.removed) fmt::print("removed  {}\n", removed);
+  const auto print = [](const char* what, const TensorSpec& spec) {
+    fmt::print("{:<9}{} {}\n", what, Printable(spec.name), Describe(spec));
+  };
+  for (const std::size_t i : result.added) print("added", layout.tensors()[i]);
+  for (const std::size_t i : result.removed) print("removed", result.pair.layout_before.tensors()[i]);
 
   if (totals.changed != 0) {
     TextTable summary("lrrr");

@@ -60,6 +60,7 @@ std::vector<Digest> DigestInFull(const Checkpoint& checkpoint, const std::string
 
 Result<LoadedDelta> LoadDelta(const std::filesystem::path& path) {
   WW_TRY(MappedFile map, MappedFile::Open(path));
+  const Progress progress("checking " + path.string());
   auto file = DeltaFile::Parse(map.bytes());
   if (!file.ok()) return file.error().In(path.string());
   return LoadedDelta{std::move(map), std::move(file).value()};

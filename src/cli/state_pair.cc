@@ -5,10 +5,7 @@
 namespace weightwire {
 
 std::optional<std::size_t> StatePair::Origin(std::size_t tensor) const {
-  const TensorSpec& spec = layout_after.tensors()[tensor];
-  const auto index = layout_before.Find(spec.name);
-  if (!index.has_value() || layout_before.tensors()[*index] != spec) return std::nullopt;
-  return index;
+  return layout_before.FindSame(layout_after.tensors()[tensor]);
 }
 
 EncodeRequest RequestFor(const StatePair& pair, std::vector<Digest> digests_before, CodingRequest coding) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/bytes.h"
@@ -82,6 +83,8 @@ bool IsPacked(DType dtype) { return BitsPer(dtype) < 8; }
 int UnitBytes(DType dtype) { return IsPacked(dtype) ? 1 : BitsPer(dtype) / 8; }
 
 Result<std::uint64_t> ElementCount(std::span<const std::uint64_t> shape) {
+  // Whatever the order: what is before a 0 does not count.
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return std::uint64_t{0};
   std::uint64_t count = 1;
   for (const std::uint64_t extent : shape) {
     const auto product = CheckedMul(count, extent);

@@ -66,13 +66,21 @@ TEST(ByteSize, PackedTypesFillTheirBytes) {
 
 TEST(ByteSize, OverflowIsAnErrorNotASmallSize) {
   constexpr std::uint64_t kHalf = std::uint64_t{1} << 32;
-  for (const Shape& shape :
-       {Shape{kHalf, kHalf}, Shape{kHalf, kHalf, 0}, Shape{std::uint64_t{1} << 62}, Shape{kMaxTensorBytes / 4 + 1}}) {
+  for (const Shape& shape : {Shape{kHalf, kHalf}, Shape{std::uint64_t{1} << 62}, Shape{kMaxTensorBytes / 4 + 1}}) {
     const auto size = ByteSize(DType::kF32, shape);
     ASSERT_FALSE(size.ok());
     EXPECT_EQ(size.error().code(), ErrorCode::kLimit);
   }
   EXPECT_EQ(ByteSize(DType::kU8, Shape{kMaxTensorBytes}).value(), kMaxTensorBytes);
+}
+
+TEST(ByteSize, NothingIsNothingWhateverTheOrder) {
+  constexpr std::uint64_t kHalf = std::uint64_t{1} << 32;
+  for (const Shape& shape : {Shape{0, kHalf, kHalf}, Shape{kHalf, 0, kHalf}, Shape{kHalf, kHalf, 0}}) {
+    const auto size = ByteSize(DType::kF32, shape);
+    ASSERT_TRUE(size.ok()) << size.error().message();
+    EXPECT_EQ(size.value(), 0u);
+  }
 }
 
 }  // namespace
