@@ -21,7 +21,7 @@ from datasets import Dataset  # noqa: E402
 from trl.chat_template_utils import qwen3_chat_template  # noqa: E402
 from trl.experimental.async_distillation import AsyncDistillationConfig, AsyncDistillationTrainer  # noqa: E402
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # noqa: E402
-from weightwire.integrations.trl.rollouts import versions_of  # noqa: E402
+from weightwire.integrations.trl.rollouts import HEADER, RANGE_HEADER, versions_of  # noqa: E402
 
 WORDS = 900
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -259,6 +259,8 @@ def test_a_trainer_that_is_not_known_is_asked_for(training, tmp_path):
 
 
 def test_a_header_of_versions_is_read_whole_or_not_at_all():
-    assert versions_of("3:0-17 4:17-40, 4:0-9") == [3, 4, 4]
-    assert versions_of("3:0-17 and more") == []
-    assert versions_of(", ".join(["1234:0-9"] * 5000)) == []
+    assert versions_of({HEADER: "3:0-17 4:17-40, 4:0-9"}) == [3, 4, 4]
+    assert versions_of({RANGE_HEADER: "3-4"}) == [3, 4]
+    assert versions_of({}) == []
+    assert versions_of({HEADER: "3:0-17 and more"}) == []
+    assert versions_of({HEADER: ", ".join(["1234:0-9"] * 5000)}) == []

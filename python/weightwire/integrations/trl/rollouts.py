@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
@@ -14,18 +15,20 @@ from trl.experimental.async_grpo.async_rollout_worker import (
 )
 
 HEADER = "x-weightwire-versions"
+RANGE_HEADER = "x-weightwire-version-range"
 _LIMIT = 16384  # characters of a header that is read
 
 # The versions that made the rollout at hand.
 _made_by: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("made_by", default=None)
 
 
-def versions_of(header: str) -> list[int]:
-    """The versions in `3:0-17 4:17-40, 4:0-9`; none if that is not what it is."""
-    if len(header) > _LIMIT:
+def versions_of(headers: Mapping[str, str]) -> list[int]:
+    """The versions in `3:0-17 4:17-40, 4:0-9`, or the oldest and the newest in `3-4`; none if that is not what the
+    headers say."""
+    spans, summary = headers.get(HEADER, ""), headers.get(RANGE_HEADER, "")
+    if len(spans) > _LIMIT or len(summary) > _LIMIT:
         return []
-    spans = header.replace(",", " ").split()
-    numbers = [span.partition(":")[0] for span in spans]
+    numbers = [span.partition(":")[0] for span in spans.replace(",", " ").split()] or summary.split("-")
     return [int(number) for number in numbers] if all(number.isdecimal() for number in numbers) else []
 
 
@@ -43,7 +46,7 @@ class TaggingLoop(_AsyncRolloutLoop):
                 content = await response.json()
                 made_by = _made_by.get()
                 if made_by is not None:
-                    made_by += versions_of(response.headers.get(HEADER, ""))
+                    made_by += versions_of(response.headers)
                 return content or {}
 
         return await self._retry(post, label=f"POST {path}", max_attempts=max_retries)
