@@ -67,6 +67,13 @@ class Server:
         self._http.server_close()
 
 
+def label_of(version):
+    """What a server is labelled with that holds the data as this version."""
+    command = [os.environ["WEIGHTWIRE"], "digest", DATA / "tiny-47.old.safetensors", "--json"]
+    state = json.loads(subprocess.check_output(command))["state"]
+    return f"{version}-{state[:16]}"
+
+
 @pytest.fixture
 def follow(tmp_path):
     """follow(server, tied=False, **config): the command, once."""
@@ -95,13 +102,20 @@ def test_it_is_loaded_in_a_pause_and_labelled(follow, tmp_path):
     assert "serves version 0" in followed.stdout
     assert server.posted == [PAUSE, LOAD, FORGET, LABEL, RESUME]
     assert server.bodies[LOAD] == {"method": "reload_weights", "kwargs": {"weights_path": str(tmp_path / "mirror")}}
-    assert server.bodies[LABEL] == {"new_version": "0"}
+    assert server.bodies[LABEL] == {"new_version": label_of(0)}
 
 
 def test_what_holds_the_version_is_only_told_to_go_on(follow):
-    server = Server(label="0")
+    server = Server(label=label_of(0))
     assert follow(server).returncode == 0
     assert server.posted == [RESUME]
+
+
+@pytest.mark.parametrize("label", ["0", "0-0123456789abcdef"])
+def test_a_version_of_that_number_with_other_weights_is_loaded_over(follow, label):
+    server = Server(label=label)
+    assert follow(server).returncode == 0
+    assert server.posted == [PAUSE, LOAD, FORGET, LABEL, RESUME]
 
 
 def test_a_pause_that_is_refused_changes_nothing(follow):
@@ -129,9 +143,10 @@ def test_a_server_without_the_routes_is_told_how_to_get_them(follow):
     assert server.posted == []
 
 
-def test_tied_weights_on_a_cpu_are_refused_before_anything_is_touched(follow):
+@pytest.mark.parametrize("config", [{"tied": True}, {"tied": None}, {"tied": None, "text_config": {}}])
+def test_weights_that_may_be_tied_are_refused_on_a_cpu_before_anything_is_touched(follow, config):
     server = Server(device="cpu")
-    followed = follow(server, tied=True)
+    followed = follow(server, **config)
     assert followed.returncode != 0
     assert "tied weights cannot be loaded anew exactly" in followed.stderr
     assert server.posted == []
