@@ -79,3 +79,22 @@ def assert_same_tensors(one, other):
 
 def run_script(folder, script):
     return subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+# For scripts: a fork that refuses these uses and ends as a process does.
+REFUSED_IN_A_FORK = """
+import os, sys
+import numpy as np, weightwire as ww
+def fork_that_refuses(*uses):
+    child = os.fork()
+    if child == 0:
+        for use in uses:
+            try:
+                use()
+            except ww.InvalidArgumentError as error:
+                assert "a fork" in str(error)
+            else:
+                os._exit(1)
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+"""

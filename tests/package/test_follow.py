@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 import weightwire as ww
-from conftest import assert_same, publish, run_script, small_state
+from conftest import REFUSED_IN_A_FORK, assert_same, publish, run_script, small_state
 
 
 def zeros_like(state):
@@ -353,29 +353,17 @@ def test_the_first_load_of_a_mirror_may_be_applied_like_any_update(bucket, tmp_p
 
 def test_a_fork_that_ends_leaves_its_parent_s_follower_as_it_is(tmp_path):
     script = """
-import os, sys
-import numpy as np, weightwire as ww
 weights = {"w": np.arange(10, dtype=np.float32)}
 with ww.Publisher("bucket", weights) as publisher:
     publisher.publish().wait()
     target = {"w": np.zeros(10, np.float32)}
     with ww.Follower("bucket", target) as follower:
         follower.poll().apply()
-        child = os.fork()
-        if child == 0:
-            for use in (follower.poll, follower.check):
-                try:
-                    use()
-                except ww.InvalidArgumentError as error:
-                    assert "a fork" in str(error)
-                else:
-                    os._exit(1)
-            sys.exit(3)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        fork_that_refuses(follower.poll, follower.check)
         weights["w"] += 1
         publisher.publish().wait()
         follower.wait(timeout=60).apply()
     assert (target["w"] == weights["w"]).all()
 """
-    ran = run_script(tmp_path, script)
+    ran = run_script(tmp_path, REFUSED_IN_A_FORK + script)
     assert ran.returncode == 0, ran.stderr

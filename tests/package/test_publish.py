@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import weightwire as ww
-from conftest import assert_same, assert_same_tensors, publish, run_script, small_state
+from conftest import REFUSED_IN_A_FORK, assert_same, assert_same_tensors, publish, run_script, small_state
 
 
 def test_every_version_comes_back_bit_for_bit(bucket):
@@ -178,8 +178,6 @@ def test_the_error_of_the_body_is_the_one_that_is_seen(bucket):
 
 def test_a_fork_that_ends_leaves_its_parent_s_publisher_as_it_is(tmp_path):
     script = """
-import os, sys
-import numpy as np, weightwire as ww
 class Tokenizer:
     def save_pretrained(self, directory):
         (directory / "tokenizer.json").write_text("{}")
@@ -187,21 +185,11 @@ weights = {"w": np.zeros(10, np.float32)}
 with ww.Publisher("bucket", weights, tokenizer=Tokenizer(), anchor_every=1) as publisher:
     publisher.publish()
     publisher.drain()
-    child = os.fork()
-    if child == 0:
-        for use in (publisher.publish, publisher.drain):
-            try:
-                use()
-            except ww.InvalidArgumentError as error:
-                assert "a fork" in str(error)
-            else:
-                os._exit(1)
-        sys.exit(3)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    fork_that_refuses(publisher.publish, publisher.drain)
     weights["w"] += 1
     publisher.publish()
 """
-    ran = run_script(tmp_path, script)
+    ran = run_script(tmp_path, REFUSED_IN_A_FORK + script)
     assert ran.returncode == 0, ran.stderr
     assert len(list((tmp_path / "bucket" / "anchors").rglob("tokenizer.json"))) == 2
 
