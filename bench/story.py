@@ -2,9 +2,11 @@
 by ./dev bench story.
 
 A trainer with fp32 weights of a model shaped like Qwen3-0.6B publishes every step as bf16; `weightwire follow`, a
-process of its own, keeps a mirror. Measured are the bytes of a step, how long publish() holds the trainer, and the time
-from its return until the mirror has the version, readable and crash-safe. Shipping the full model is a run of one
-version, loaded into an empty mirror by the same code.
+process of its own, keeps a mirror. Measured are the bytes of a step, how long publishing holds the trainer, and the
+time until the mirror has the version, readable and crash-safe. The trainer is held by a publish() that returns when the
+weights have been read, and by one whose optimizer waits for that (optimizer=) while products of matrices, on all cores,
+stand for the next forward and backward pass. Shipping the full model is a run of one version, loaded into an empty
+mirror by the same code.
 """
 
 import argparse
@@ -68,6 +70,35 @@ def reading_once(training: Training) -> float:
     return best
 
 
+class Compute:
+    """What a trainer does between two steps: about a second of it."""
+
+    def __init__(self) -> None:
+        self._matrix = torch.randn(1024, 1024)
+        self._products = 1
+        while (seconds := self()) < 0.5:
+            self._products *= 2
+        self._products = int(self._products / seconds)
+
+    def __call__(self) -> float:
+        """Seconds."""
+        start = time.perf_counter()
+        for _ in range(self._products):
+            self._matrix @ self._matrix
+        return time.perf_counter() - start
+
+
+class Steps(torch.optim.Optimizer):
+    """The training's steps, as an optimizer takes them."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(list(training.master.values()), {})
+        self._training = training
+
+    def step(self) -> None:
+        self._training.step()
+
+
 def full_model(training: Training, run: str, folder: Path) -> dict:
     """A run of one version, into an empty mirror."""
     start = time.perf_counter()
@@ -88,21 +119,44 @@ def full_model(training: Training, run: str, folder: Path) -> dict:
 def deltas(training: Training, run: str, folder: Path, steps: int) -> tuple[list[dict], bool]:
     """Each step's figures, and whether the mirror is exact at the end."""
     figures = []
-    with ww.Publisher(run, training.master, dtype=torch.bfloat16, anchor_every=0, anchor_percent=0) as publisher:
+    compute, optimizer = Compute(), Steps(training)
+    with ww.Publisher(
+        run, training.master, dtype=torch.bfloat16, anchor_every=0, anchor_percent=0, optimizer=optimizer
+    ) as publisher:
         publisher.publish(0)
         publisher.drain()
         mirror = Mirror(run, folder / "mirror")
         try:
             mirror.wait_for(0)
+            optimizer.step()
             for step in range(1, steps + 1):
-                training.step()
                 start = time.perf_counter()
-                ticket = publisher.publish(step)
+                ticket = publisher.publish(2 * step - 1, background=False)
                 held = time.perf_counter() - start
-                event = mirror.wait_for(step)
+                event = mirror.wait_for(2 * step - 1)
                 seconds = time.perf_counter() - start - held
                 stats = ticket.wait()
-                figures.append({"bytes": stats.bytes, "changed": stats.changed, "held_s": held, "to_mirror_s": seconds})
+                alone = compute()
+                optimizer.step()
+                held_before = publisher.stats.held_seconds
+                publisher.publish(2 * step)
+                beside = compute()
+                optimizer.step()
+                beside_held = publisher.stats.held_seconds - held_before
+                event = mirror.wait_for(2 * step)
+                figures.append(
+                    {
+                        "bytes": stats.bytes,
+                        "changed": stats.changed,
+                        "held_s": held,
+                        "to_mirror_s": seconds,
+                        "held_beside_s": beside_held,
+                        "compute_s": alone,
+                        "compute_beside_s": beside,
+                    }
+                )
+            publisher.publish(2 * steps + 1)
+            event = mirror.wait_for(2 * steps + 1)
         finally:
             mirror.close()
     state = ww.load(run, framework="torch")
@@ -145,17 +199,27 @@ def main() -> None:
         return
     print(f"{elements / 1e6:.0f} million weights, kept in fp32, published as bf16; medians of {options.steps} steps.")
     print(f"To read them once takes torch {read_s:.2f} s with {torch.get_num_threads()} threads.\n")
-    print("| bucket | what is sent | changed | bytes | trainer held | publish() to an exact mirror | exact |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| bucket | what is sent | changed | bytes | trainer held | with optimizer= | then to an exact mirror | exact |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for name, result in results.items():
         full, delta = result["full"], result["delta"]
         print(
-            f"| {name} | the full model | | {full['bytes'] / 1e6:.0f} MB | {full['held_s']:.2f} s "
+            f"| {name} | the full model | | {full['bytes'] / 1e6:.0f} MB | {full['held_s']:.2f} s | "
             f"| {full['to_mirror_s']:.2f} s | |"
         )
         print(
             f"| {name} | deltas | {delta['changed'] / elements:.2%} | {delta['bytes'] / 1e6:.2f} MB "
-            f"| {delta['held_s']:.2f} s | {delta['to_mirror_s']:.2f} s | {'yes' if result['exact'] else 'NO'} |"
+            f"| {delta['held_s']:.2f} s | {delta['held_beside_s']:.3f} s | {delta['to_mirror_s']:.2f} s "
+            f"| {'yes' if result['exact'] else 'NO'} |"
+        )
+    print()
+    for name, result in results.items():
+        delta = result["delta"]
+        print(
+            f"{name}: computing takes {delta['compute_s']:.2f} s, and {delta['compute_beside_s']:.2f} s while the same "
+            "cores read the weights."
         )
     if not all(result["exact"] for result in results.values()):
         raise SystemExit("a mirror is not exact")

@@ -63,8 +63,9 @@ class PyPublisher {
         });
   }
 
-  PyTicket Publish(const nb::list& tensors, const nb::dict& aliases, std::uint64_t step) {
-    const PublishedState state = ToStateBits(tensors, aliases);
+  PyTicket Publish(const nb::list& tensors, const nb::dict& aliases, std::uint64_t step, const nb::object& changed) {
+    PublishedState state = ToStateBits(tensors, aliases);
+    state.bits.unchanged = Unchanged(changed);
     const std::shared_ptr<PublisherRunner> runner = session_->OpenRunner();
     const nb::gil_scoped_release release;
     const auto turn = session_->TakeTurn();
@@ -90,7 +91,7 @@ void BindPublisher(nb::module_& module) {
   BindTicket(module);
   nb::class_<PyPublisher>(module, "Publisher")
       .def(nb::init<const std::string&, const nb::dict&>())
-      .def("publish", &PyPublisher::Publish)
+      .def("publish", &PyPublisher::Publish, nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
       .def("drain", &PyPublisher::Drain, nb::arg("timeout").none())
       .def("close", &PyPublisher::Close)
       .def("status", &PyPublisher::Describe)

@@ -70,6 +70,16 @@ RunAccess::RunAccess(std::string run_url, const nb::dict& options)
       bytes_per_second(nb::cast<std::uint64_t>(options["bytes_per_second"])),
       single_writer(nb::cast<bool>(options["single_writer"])) {}
 
+std::function<Status()> Unchanged(const nb::object& changed) {
+  if (changed.is_none()) return nullptr;
+  return [&changed]() -> Status {
+    const nb::gil_scoped_acquire acquire;
+    const nb::object what = changed();
+    if (what.is_none()) return Ok();
+    return Error(ErrorCode::kInvalidArgument, nb::cast<std::string>(what));
+  };
+}
+
 void BindTicket(nb::module_& module) {
   nb::class_<PyTicket>(module, "Ticket")
       .def("look", &PyTicket::Look)

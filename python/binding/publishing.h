@@ -63,6 +63,9 @@ nanobind::dict ToDict(const PublisherStatus& status);
 void AddCounts(nanobind::dict& dict, const OpenedStore& store);
 void BindTicket(nanobind::module_& module);
 
+// Asks `changed()`, which says what has changed or None; nothing to ask if it is None. REQUIRES: it outlives the call.
+std::function<Status()> Unchanged(const nanobind::object& changed);
+
 // How to get at a run, out of the options both publishers have.
 struct RunAccess {
   RunAccess(std::string url, const nanobind::dict& options);

@@ -73,11 +73,12 @@ class PyRankPublisher {
 
   // The rank's own shards, by name. Whatever fails here, the other ranks learn of it: a call that they made and this
   // rank did not would leave them a step apart for good.
-  PyTicket Publish(const nb::list& tensors, std::uint64_t step) {
+  PyTicket Publish(const nb::list& tensors, std::uint64_t step, const nb::object& changed) {
     const std::shared_ptr<RankRunner> runner = session_->OpenRunner();
     std::optional<Result<Ticket>> published;
     try {
-      const PublishedState state = StateOf(tensors);
+      PublishedState state = StateOf(tensors);
+      state.bits.unchanged = Unchanged(changed);
       const nb::gil_scoped_release release;
       const auto turn = session_->TakeTurn();
       WaitUntilWithoutGil(std::nullopt, [&](nanoseconds slice) { return runner->WaitForRoom(slice); });
@@ -157,7 +158,7 @@ void BindRankPublisher(nb::module_& module) {
       .def(nb::init<const std::string&, const nb::dict&, const nb::list&, const nb::dict&, const nb::list&,
                     const std::string&>())
       .def("start", &PyRankPublisher::Start)
-      .def("publish", &PyRankPublisher::Publish)
+      .def("publish", &PyRankPublisher::Publish, nb::arg(), nb::arg(), nb::arg().none())
       .def("refuse", &PyRankPublisher::Refuse)
       .def("board_work", &PyRankPublisher::BoardWork)
       .def("deliver", &PyRankPublisher::Deliver)

@@ -20,7 +20,7 @@ from weightwire import _core, errors
 from weightwire._lora import Lora
 from weightwire._published import Fp8, Item
 from weightwire._shards import Held, held_of
-from weightwire._state import items_of, linear_names, tensors_of
+from weightwire._state import items_of, linear_names, own_buffers, tensors_of
 from weightwire.errors import InvalidArgumentError, WeightwireError
 
 _BLOCK = 128
@@ -317,8 +317,9 @@ class Ranks:
         """Of all ranks together."""
         return sum(math.prod(shape) for _, _, shape in self._plan.layout)
 
-    def items(self, model: Any) -> list[Item]:
-        """What this rank publishes of a model, for the core."""
+    def items(self, model: Any, *, goes_on: bool = False) -> tuple[list[Item], dict[str, Any]]:
+        """What this rank publishes of a model, for the core, and what that is read from. `goes_on`: the model computes
+        while it is read."""
         tensors, aliases = tensors_of(model, self._lora)
         self._check_names(tensors, aliases)
         linear = linear_names(model, tensors) if isinstance(self._dtype, Fp8) else set()
@@ -329,7 +330,9 @@ class Ranks:
                 raise InvalidArgumentError(f"this rank holds nothing of '{name}' any more: make a new publisher")
             if 0 not in held.extent:
                 mine[name] = held.data
-        return items_of(mine, self._dtype, linear)
+        if goes_on:
+            mine = own_buffers(model, mine)
+        return items_of(mine, self._dtype, linear), mine
 
     def _check_names(self, tensors: dict[str, Any], aliases: dict[str, str]) -> None:
         """The names, and which of them are tied, were agreed upon when the publisher was made."""

@@ -18,6 +18,8 @@ class State(NamedTuple):
 
     tensors: list[Item]
     aliases: dict[str, str]
+    read: dict[str, Any]
+    """What the tensors are read from."""
 
 
 def unwrap(model: Any) -> Any:
@@ -161,12 +163,24 @@ def items_of(tensors: Mapping[str, Any], dtype: Any, linear: set[str]) -> list[I
     return items
 
 
-def state_of(model: Any, dtype: Any, lora: Lora = "adapter") -> State:
-    """All of a model, for the core."""
+def own_buffers(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors, with copies of a module's buffers: a forward pass may change those."""
+    buffers = unwrap(model).buffers() if _is_module(model) else ()
+    places = {place_of(local_of(buffer)) for buffer in buffers} - {None}
+    return {
+        name: tensor.clone() if hasattr(tensor, "clone") and place_of(tensor) in places else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def state_of(model: Any, dtype: Any, lora: Lora = "adapter", *, goes_on: bool = False) -> State:
+    """All of a model, for the core. `goes_on`: the model computes while it is read."""
     tensors, aliases = tensors_of(model, lora)
     linear = linear_names(model, tensors) if isinstance(dtype, Fp8) else set()
     tensors = {name: whole_of(name, tensor) for name, tensor in tensors.items()}
-    return State(items_of(tensors, dtype, linear), aliases)
+    if goes_on:
+        tensors = own_buffers(model, tensors)
+    return State(items_of(tensors, dtype, linear), aliases, tensors)
 
 
 def target_of(target: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...], Any]]:

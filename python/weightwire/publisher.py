@@ -11,6 +11,8 @@ import shutil
 import tempfile
 import time
 import weakref
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +25,7 @@ from weightwire._forks import Process, never_end
 from weightwire._lora import Lora, is_peft
 from weightwire._published import check_published_type
 from weightwire._ranks import Ranks, Settled, is_distributed
+from weightwire._reading import Background, Changed, Held, done, not_stepped
 from weightwire._state import state_of, unwrap
 from weightwire.errors import InvalidArgumentError, IoError, WaitTimeout, WeightwireError
 
@@ -43,7 +46,8 @@ class _Open:
         self._carried = carried
         self._core = core
         self._process = Process()
-        self._end = weakref.finalize(self, _end, core, carried, run, keeps, self._process)
+        self.background: Background[_core.Ticket] = Background()
+        self._end = weakref.finalize(self, _end, core, carried, run, keeps, self._process, self.background)
 
     @property
     def is_a_fork_s(self) -> bool:
@@ -57,11 +61,17 @@ class _Open:
     def close(self) -> None:
         self._end.detach()
         self._core.close()
+        self.background.join()
         _remove(self._carried)
 
 
 def _end(
-    core: _core.Publisher | _core.RankPublisher, carried: Path | None, run: str, keeps: bool, process: Process
+    core: _core.Publisher | _core.RankPublisher,
+    carried: Path | None,
+    run: str,
+    keeps: bool,
+    process: Process,
+    background: Background[_core.Ticket],
 ) -> None:
     """When nobody has it any more, or the interpreter ends, and nobody has closed it."""
     if process.is_a_fork:
@@ -72,6 +82,7 @@ def _end(
         fate = "the next one with this state= sends them" if keeps else "they are lost: use with, or drain() it"
         _log.warning("the publisher of %s was not closed, and %d of its versions were not sent; %s", run, waiting, fate)
     core.close()
+    background.join()
     _remove(carried)
 
 
@@ -108,8 +119,9 @@ class TicketStats:
     committed, and then that of all."""
 
     stage: str
-    """queued, spooled, uploading, committed, already_published, skipped or failed."""
+    """reading, queued, spooled, uploading, committed, already_published, skipped or failed."""
     version: int | None
+    """None if there is none, or while the weights are still being read."""
     step: int
     bytes: int
     """Of the delta; 0 for a version that is an anchor only."""
@@ -118,7 +130,7 @@ class TicketStats:
     elements: int = 0
     """Of all that was published, tied ones once: what `changed` is a part of."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """From the return of publish() to each stage."""
+    """From the moment when the weights had been read to each stage."""
     error: str | None = None
     """Why it failed, or why the last attempt did, which is made again."""
 
@@ -126,44 +138,61 @@ class TicketStats:
 class Ticket:
     """What became of one call of `Publisher.publish`. Safe to drop."""
 
-    def __init__(self, core: _core.Ticket, publisher: _Open, elements: int) -> None:
-        self._core = core
+    def __init__(self, read: Future[_core.Ticket], publisher: _Open, step: int, elements: int) -> None:
+        self._read = read
         self._publisher = publisher
+        self._step = step
         self._elements = elements
 
     @property
     def stats(self) -> TicketStats:
         """A copy of what is known now."""
-        return TicketStats(**self._core.look(), elements=self._elements)
+        if not self._read.done():
+            return TicketStats("reading", None, self._step, 0, 0, self._elements)
+        if (error := self._read.exception()) is not None:
+            return TicketStats("failed", None, self._step, 0, 0, self._elements, error=str(error))
+        return TicketStats(**self._read.result().look(), elements=self._elements)
 
     @property
     def version(self) -> int | None:
-        """The version it makes; None if it was skipped."""
+        """The version it makes; None if it was skipped, or while the weights are still being read."""
         return self.stats.version
 
     @property
     def done(self) -> bool:
         """Whether its stage is the last one."""
-        return self.stats.stage not in ("queued", "spooled", "uploading")
+        return self.stats.stage not in ("reading", "queued", "spooled", "uploading")
+
+    def wait_read(self, timeout: float | None = None) -> None:
+        """Until the weights have been read and may change again, which they may at once unless they are read in the
+        background. Raises if that failed, and `WaitTimeout` after `timeout` seconds."""
+        if not wait_for([self._read], timeout).done:
+            raise self._late(timeout)
+        self._read.result()
 
     def wait(self, timeout: float | None = None) -> TicketStats:
         """Until the version is committed. Raises if it failed, and `WaitTimeout` after `timeout` seconds."""
-        if not self._core.wait(timeout):
+        deadline = _deadline(timeout)
+        self.wait_read(timeout)
+        if not self._read.result().wait(None if deadline is None else _left(deadline, math.inf)):
             raise self._late(timeout)
         return self.stats
 
     async def wait_async(self, timeout: float | None = None) -> TicketStats:
         """`wait` for an event loop."""
         deadline = _deadline(timeout)
-        while not await asyncio.to_thread(self._core.wait, _left(deadline, _ASYNC_SECONDS)):
-            if _is_over(deadline):
-                raise self._late(timeout)
-        return self.stats
+        while True:
+            try:
+                return await asyncio.to_thread(self.wait, _left(deadline, _ASYNC_SECONDS))
+            except WaitTimeout:
+                if _is_over(deadline):
+                    raise self._late(timeout) from None
 
     def _late(self, timeout: float | None) -> WaitTimeout:
         stats = self.stats
         why = f": {stats.error}" if stats.error else ""
-        return WaitTimeout(f"version {stats.version} is still {stats.stage} after {timeout} seconds{why}")
+        what = f"step {stats.step}" if stats.version is None else f"version {stats.version}"
+        return WaitTimeout(f"{what} is still {stats.stage} after {timeout} seconds{why}")
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -187,6 +216,8 @@ class PublisherStats:
     warnings: list[str]
     bytes_sent: int
     bytes_received: int
+    held_seconds: float = 0.0
+    """How long its calls and an optimizer's waiting have held up who publishes, in all."""
 
 
 class Publisher:
@@ -194,7 +225,8 @@ class Publisher:
 
     `model` is a torch module, a state dict, or any mapping of names to arrays; it is read anew by each `publish`.
     `publish` returns as soon as the weights are compared with the version before and the difference is encoded; they
-    may then change again. Upload and commit follow in the background, in order.
+    may then change again. Upload and commit follow in the background, in order. With `optimizer`, the reading is in the
+    background too: training goes on, and only the next `optimizer.step` waits for it.
 
     >>> import tempfile
     >>> import numpy as np
@@ -231,6 +263,8 @@ class Publisher:
     distributed     publish from all ranks of torch.distributed together, each its own shards; by default if there is a
                     process group of several ranks. All ranks make the publisher, and call publish equally often
     rank_timeout    seconds that a rank may be silent before the others give a call of publish up
+    optimizer       what changes the weights: publish then returns at once, and the next step of this optimizer of torch
+                    waits until they have been read. Before anything else changes them, call the ticket's wait_read()
     """
 
     def __init__(
@@ -255,6 +289,7 @@ class Publisher:
         bytes_per_second: int = 0,
         distributed: bool | None = None,
         rank_timeout: float = 600,
+        optimizer: Any = None,
     ) -> None:
         many = is_distributed() if distributed is None else distributed
         if many and not is_distributed():
@@ -277,6 +312,11 @@ class Publisher:
             if many and (state is not None or when_full == "skip"):
                 raise InvalidArgumentError('with several ranks there is no state= directory, and no when_full="skip"')
             check_published_type(dtype)
+            if optimizer is not None and (missing := not_stepped(model, optimizer)) is not None:
+                raise InvalidArgumentError(
+                    f"'{missing}' is trained, and not by this optimizer: without optimizer=, publish waits until the "
+                    "weights have been read"
+                )
             options = {
                 "anchor_every": whole_number("anchor_every", anchor_every),
                 "anchor_percent": whole_number("anchor_percent", anchor_percent),
@@ -312,17 +352,31 @@ class Publisher:
             raise
         # Every anchor reads the carried files anew, so they stay as long as the core works.
         self._open = _Open(self._core, carried, os.fspath(run), state is not None)
+        self._held_seconds = 0.0
+        self._held: Held | None = None
+        if optimizer is not None:
+            self._held = Held(optimizer, weakref.WeakMethod(self._settle))
         for warning in self.stats.warnings:
             _log.warning(warning)
 
-    def publish(self, step: int | None = None, model: Any = None) -> Ticket:
+    def publish(self, step: int | None = None, model: Any = None, *, background: bool | None = None) -> Ticket:
         """Makes the next version from the weights as they are now, and returns once they may change again.
 
         `step` is information for people, one more than the last by default. `model` replaces the one given at the
-        start, for this call.
+        start, for this call. With `background`, which is the default if an optimizer was given, it returns before the
+        weights have been read: they may change after the ticket's `wait_read`, which the optimizer's step calls.
         """
         self._refuse_in_a_fork()
+        self._settle()
+        start = time.monotonic()
+        try:
+            return self._publish(step, model, self._held is not None if background is None else background)
+        finally:
+            self._held_seconds += time.monotonic() - start
+
+    def _publish(self, step: int | None, model: Any, background: bool) -> Ticket:
         number = self._step + 1
+        core = self._core
         try:
             if step is not None:
                 number = whole_number("step", step)
@@ -330,22 +384,42 @@ class Publisher:
             if model is None:
                 raise InvalidArgumentError("nothing to publish: the publisher was made without a model")
             if self._ranks is None:
-                state = state_of(model, self._dtype, self._lora)
+                state = state_of(model, self._dtype, self._lora, goes_on=background)
+                read = state.read
             else:
-                items = self._ranks.items(model)
+                items, read = self._ranks.items(model, goes_on=background)
         except BaseException as error:
             if self._ranks is not None:
                 self._step = number
                 self._ranks.refuse(number, error)
             raise
-        if isinstance(self._core, _core.RankPublisher):
-            # Also if it fails: the other ranks cannot know, and count on.
-            self._step = number
+        changed = Changed(read) if background else None
+        if isinstance(core, _core.RankPublisher):
             assert self._ranks is not None
-            return Ticket(self._core.publish(items, number), self._open, self._ranks.elements)
-        ticket = self._core.publish(state.tensors, state.aliases, number)
+            elements = self._ranks.elements
+
+            def encode() -> _core.Ticket:
+                return core.publish(items, number, changed)
+        else:
+            elements = sum(math.prod(shape) for _, _, shape, _ in state.tensors)
+
+            def encode() -> _core.Ticket:
+                return core.publish(state.tensors, state.aliases, number, changed)
+
+        # Of several ranks, or in the background, it counts also if it fails: nobody else can know, or yet.
+        if background or self._ranks is not None:
+            self._step = number
+        future = self._open.background.start(encode) if background else done(encode())
         self._step = number
-        return Ticket(ticket, self._open, sum(math.prod(shape) for _, _, shape, _ in state.tensors))
+        return Ticket(future, self._open, number, elements)
+
+    def _settle(self) -> None:
+        """Until no weights are being read. Raises what went wrong with it."""
+        start = time.monotonic()
+        try:
+            self._open.background.settle()
+        finally:
+            self._held_seconds += time.monotonic() - start
 
     def drain(self, timeout: float | None = None) -> None:
         """Until everything is in the bucket, anchors too. Raises `WaitTimeout` if it takes longer, and what stopped the
@@ -356,6 +430,8 @@ class Publisher:
         self._refuse_in_a_fork()
         deadline = _deadline(timeout)
         said = None
+        while not self._open.background.settle(_left(deadline, _SAY_SECONDS)):
+            said = self._not_drained(timeout, deadline, said)
         while not self._core.drain(_left(deadline, _SAY_SECONDS)):
             said = self._not_drained(timeout, deadline, said)
 
@@ -364,6 +440,8 @@ class Publisher:
         self._refuse_in_a_fork()
         deadline = _deadline(timeout)
         said = None
+        while not await asyncio.to_thread(self._open.background.settle, _left(deadline, _ASYNC_SECONDS)):
+            said = self._not_drained(timeout, deadline, said)
         while not await asyncio.to_thread(self._core.drain, _left(deadline, _ASYNC_SECONDS)):
             said = self._not_drained(timeout, deadline, said)
 
@@ -386,13 +464,15 @@ class Publisher:
         """Ends at once. What has not been sent is in the state directory, if there is one, else lost: drain first."""
         if self._open.is_a_fork_s:
             return
+        if self._held is not None:
+            self._held.release()
         if self._ranks is not None:
             self._ranks.close()
         self._open.close()
 
     @property
     def stats(self) -> PublisherStats:
-        return PublisherStats(**self._core.status())
+        return PublisherStats(**self._core.status(), held_seconds=self._held_seconds)
 
     @property
     def distributed(self) -> bool:

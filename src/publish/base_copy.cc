@@ -53,6 +53,7 @@ Status BaseCopy::Replace(const StateBits& bits, Version version) {
   WW_TRY(std::unique_ptr<BaseStorage> storage, maker_.Make(bits.layout));
   WW_TRY(const std::vector<std::uint8_t*> to, storage->ForWriting());
   for (std::size_t i = 0; i < to.size(); ++i) WW_RETURN_IF_ERROR(CopyBits(bits, i, to[i]));
+  if (bits.unchanged != nullptr) WW_RETURN_IF_ERROR(bits.unchanged());
   // Of the copy, not of the original: what is digested is what the next delta is made from.
   std::vector<std::span<const std::uint8_t>> copies;
   for (std::size_t i = 0; i < to.size(); ++i) copies.push_back(storage->bytes(i));
@@ -171,6 +172,10 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   if (!encoded->ok()) {
     if (reshaped != nullptr) Lose();  // the bits are as they were, but in storage that was to be dropped
     return encoded->error();
+  }
+  if (const Status unchanged = bits.unchanged != nullptr ? bits.unchanged() : Ok(); !unchanged.ok()) {
+    Lose();  // what was written to it need not be what was taken note of
+    return unchanged.error();
   }
   EncodedDelta& delta = encoded->value();
   BaseAdvance advance;

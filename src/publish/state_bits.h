@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -25,6 +26,8 @@ struct StateBits {
   }
   // Set if this is what one of several ranks holds: the layout is then shards->own().
   std::shared_ptr<const Shards> shards = nullptr;
+  // Asked, if it is there, when all bits were read: an error says that somebody has changed them meanwhile.
+  std::function<Status()> unchanged = nullptr;
 };
 
 // All bits of a tensor to memory of its size.

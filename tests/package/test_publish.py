@@ -421,7 +421,7 @@ class Weights:
             pass
 publisher = ww.Publisher("bucket", threads=1)
 reader = core.calling_reader(Weights(), "F32")
-publisher._core.publish([("w", "F32", (4,), reader)], {}, 0)
+publisher._core.publish([("w", "F32", (4,), reader)], {}, 0, None)
 """,
 }
 

@@ -151,6 +151,42 @@ def stats(here):
     return here.publisher.stats
 
 
+def train_while_it_is_read(here, run, steps):
+    """The states that were published, as rank 0 sees them."""
+    optimizer = torch.optim.AdamW(here.model.parameters(), lr=0.01)
+    open_publisher(here, run, {"optimizer": optimizer})
+    states = []
+    for step in range(steps):
+        here.publisher.publish(step)
+        states.append(whole(here))
+        here.model(torch.ones(3, 7)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    close(here)
+    return states
+
+
+def publish_what_changes(here, changing_rank):
+    """On one rank, weights are found to have changed while they were read."""
+    from weightwire import publisher
+
+    class Changing(publisher.Changed):
+        def __call__(self):
+            return "'w' was changed" if here.rank == changing_rank else super().__call__()
+
+    publisher.Changed, known = Changing, publisher.Changed
+    try:
+        ticket = here.publisher.publish(1, background=True)
+    finally:
+        publisher.Changed = known
+    with pytest.raises(ww.WeightwireError) as raised:
+        ticket.wait(30)
+    if here.rank == changing_rank:
+        with pytest.raises(ww.WeightwireError):
+            here.publisher.drain(30)  # said where it matters, once
+    return str(raised.value)
+
+
 # --- the tests ---
 
 
@@ -212,6 +248,24 @@ def follow_some_versions(team, bucket, versions=4):
 def test_fully_shard(team, bucket):
     team.all(make_fsdp)
     follow_some_versions(team, bucket)
+
+
+def test_training_goes_on_while_shards_are_read(two, bucket):
+    two.all(make_fsdp)
+    states = two.all(train_while_it_is_read, str(bucket), 6)[0]
+    for version, state in enumerate(states):
+        assert_same_tensors(loaded(bucket, version), state)
+
+
+def test_weights_that_change_on_one_rank_while_they_are_read(two, bucket):
+    two.all(make_fsdp)
+    two.all(open_publisher, str(bucket))
+    assert_published(two, bucket, 0, 0)
+    two.all(train, 1)
+    said = two.all(publish_what_changes, 1)
+    assert all("'w' was changed" in sentence for sentence in said), said
+    assert_published(two, bucket, 2, 1)
+    two.all(close)
 
 
 @pytest.mark.parametrize("team", ["two", "four"], indirect=True)

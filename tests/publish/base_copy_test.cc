@@ -155,6 +155,26 @@ TEST_P(BaseCopyTest, WhatWasPinnedIsGoneWhenTheBaseIsReplaced) {
   EXPECT_EQ(read.error().code(), ErrorCode::kMismatch);
 }
 
+TEST_P(BaseCopyTest, BitsThatSomebodyChangedMeanwhileMakeNoVersion) {
+  const std::vector<Model> models = History();
+  StateBits changing = BitsOf(models[0]);
+  changing.unchanged = [] { return Status(Error(ErrorCode::kInvalidArgument, "they move")); };
+  EXPECT_EQ(base_->Replace(changing, 5).error().message(), "they move");
+  EXPECT_FALSE(base_->holds());
+  ASSERT_TRUE(base_->Replace(BitsOf(models[0]), 5).ok());
+  const auto pin = base_->Pin(false);
+  changing.layout = models[1].layout;
+  changing.tensors = BitsOf(models[1]).tensors;
+  EXPECT_EQ(base_->Advance(changing, /*unless_same=*/false).error().message(), "they move");
+  // What was written need not be what was kept, so it is not trusted either.
+  EXPECT_FALSE(base_->holds());
+  EXPECT_FALSE(Read(*pin, 64).ok());
+  StateBits still = BitsOf(models[1]);
+  still.unchanged = [] { return Ok(); };
+  ASSERT_TRUE(base_->Replace(still, 6).ok());
+  EXPECT_EQ(Held(), models[1]);
+}
+
 TEST(BaseCopy, AFileIsAdoptedByItsFullDigestOnly) {
   SimDisk disk;
   SimFileSystem files(disk);

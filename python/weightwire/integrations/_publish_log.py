@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import time
 from typing import Any
 
 from weightwire.errors import WeightwireError
@@ -11,6 +11,7 @@ from weightwire.publisher import Publisher, Ticket, TicketStats
 
 _log = logging.getLogger("weightwire")
 _PATIENCE = 30.0
+_GRACE = 0.05  # what a log waits for its step's own figures: they are there by then, or come with the next log
 
 
 class PublishLog:
@@ -18,15 +19,15 @@ class PublishLog:
 
     def __init__(self) -> None:
         self._tickets: list[Ticket] = []
-        self._seconds = 0.0
+        self._publisher: Publisher | None = None
+        self._held_before = 0.0
         self._waits = False
 
-    def publish(self, publisher: Publisher, step: int, model: Any = None) -> Ticket:
+    def publish(self, publisher: Publisher, step: int, model: Any = None, *, background: bool | None = None) -> Ticket:
         # What all ranks sent is known once they have.
         self._waits = publisher.distributed
-        start = time.monotonic()
-        ticket = publisher.publish(step, model)
-        self._seconds += time.monotonic() - start
+        self._publisher = publisher
+        ticket = publisher.publish(step, model, background=background)
         self._tickets.append(ticket)
         return ticket
 
@@ -34,15 +35,15 @@ class PublishLog:
         """Adds `weightwire/version`, `weightwire/bytes`, `weightwire/changed_share` and `weightwire/publish_seconds`,
         summed over what was published since the last time; nothing if nothing was."""
         stats = self._take()
-        if not stats:
+        if not stats or self._publisher is None:
             return
+        held_before, self._held_before = self._held_before, self._publisher.stats.held_seconds
         added = {
             "weightwire/version": stats[-1].version,
             "weightwire/bytes": sum(one.bytes for one in stats),
             "weightwire/changed_share": sum(one.changed for one in stats) / max(1, sum(one.elements for one in stats)),
-            "weightwire/publish_seconds": self._seconds,
+            "weightwire/publish_seconds": self._held_before - held_before,
         }
-        self._seconds = 0.0
         logs.update(added)
         # The trainer keeps its history before it tells callbacks of it.
         if history and "weightwire/version" not in history[-1]:
@@ -53,8 +54,13 @@ class PublishLog:
     def _take(self) -> list[TicketStats]:
         """Of what is known of so far, in order."""
         known: list[TicketStats] = []
-        while self._tickets and (not self._waits or self._tickets[0].done):
-            stats = self._tickets.pop(0).stats
+        while self._tickets:
+            with contextlib.suppress(WeightwireError):  # what went wrong is in the stats, and raised where it matters
+                self._tickets[0].wait_read(_GRACE)
+            stats = self._tickets[0].stats
+            if stats.stage == "reading" or (self._waits and not self._tickets[0].done):
+                break
+            self._tickets.pop(0)
             if stats.stage == "failed":
                 _log.warning("step %d was not published: %s", stats.step, stats.error)
             else:

@@ -7,15 +7,18 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from weightwire._reading import optimizer_of_all
 from weightwire.integrations._publish_log import PublishLog, end_leftover
-from weightwire.publisher import Publisher
+from weightwire.publisher import Publisher, Ticket
 
 
 class PublishCallback(TrainerCallback):
     """Publishes the weights after every optimizer step, or every `every` steps, and once before the first.
 
-    The trainer waits only for the comparison and the encoding. What each version cost goes into the trainer's own log:
-    `weightwire/version`, `weightwire/bytes`, `weightwire/changed_share`, `weightwire/publish_seconds`.
+    The weights are compared and encoded while the trainer computes the next gradients; only its optimizer waits until
+    that is done. Where something else changes the weights (DeepSpeed, optimizers inside the backward pass), the trainer
+    waits right away. What each version cost goes into the trainer's own log: `weightwire/version`, `weightwire/bytes`,
+    `weightwire/changed_share`, `weightwire/publish_seconds` (how long the trainer was held).
 
         trainer = Trainer(model, arguments, callbacks=[PublishCallback("s3://bucket/run", dtype=torch.bfloat16)])
 
@@ -31,6 +34,7 @@ class PublishCallback(TrainerCallback):
         self._every = every
         self._options = options
         self._publisher: Publisher | None = None
+        self._ticket: Ticket | None = None
         self._log = PublishLog()
 
     @property
@@ -45,14 +49,25 @@ class PublishCallback(TrainerCallback):
             return
         leftover, self._publisher = self._publisher, None
         end_leftover(leftover)
-        options = {"tokenizer": kwargs.get("processing_class"), **self._options}
+        options = {
+            "tokenizer": kwargs.get("processing_class"),
+            "optimizer": optimizer_of_all(model, kwargs.get("optimizer")),
+            **self._options,
+        }
         self._publisher = Publisher(self._run, model, **options)
         self._log = PublishLog()
-        self._log.publish(self._publisher, state.global_step)
+        self._log.publish(self._publisher, state.global_step, background=False)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # At the end of a training, its best weights may be loaded before it says so.
+        if self._ticket is not None:
+            self._ticket.wait_read()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._publisher is not None and state.global_step % self._every == 0:
-            self._log.publish(self._publisher, state.global_step)
+            self._ticket = self._log.publish(self._publisher, state.global_step)
 
     def on_log(
         self,

@@ -13,6 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from weightwire._arrays import named_dtype, torch_dtype
 from weightwire._published import Fp8
+from weightwire._reading import optimizer_of_all
 from weightwire.errors import InvalidArgumentError
 from weightwire.integrations._publish_log import PublishLog, end_leftover
 from weightwire.publisher import Publisher
@@ -95,18 +96,21 @@ class WeightTransfer:
                 "dtype": self._dtype,
                 "tokenizer": self._trainer.processing_class,
                 "distributed": False,  # TRL puts the weights together, and calls the main process alone
+                "optimizer": optimizer_of_all(model, self._trainer.optimizer),
                 **self._options,
             },
         )
         self._costs = PublishLog()
+        self._version = None
 
     def pause(self) -> None:
         """Nothing: servers pull, and need not stand still."""
 
     def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Publishes, and returns once the weights may change again.
+        """Publishes. Weights that lie whole in this process are read where they are, while the trainer computes the
+        next gradients; its optimizer waits until that is done.
 
-        Weights that lie whole in this process are read where they are. Those of a sharded model are put together for
+        Those of a sharded model are put together for
         this call alone, so each is rounded as it comes: `dtype` copies of all of them, in host memory, until it
         returns.
         """
@@ -128,7 +132,11 @@ class WeightTransfer:
         if not whole:
             _refuse_frozen(model, sent)
         step = self._trainer.state.global_step
-        self._version = self._costs.publish(publisher, step, model if whole else sent).version
+        # The first one says which version the others follow.
+        background = None if whole and self._version is not None else False
+        ticket = self._costs.publish(publisher, step, model if whole else sent, background=background)
+        made = ticket.version  # None while it is read: each step makes one
+        self._version = self._version + 1 if made is None and self._version is not None else made
 
     def resume(self) -> None:
         # TRL counts one more after this call, and is then at the number of the version.

@@ -1,0 +1,177 @@
+"""Weights that are read while the training goes on: only the optimizer waits, and what changes them all the same is
+found out."""
+
+import gc
+import subprocess
+import sys
+import threading
+
+import pytest
+import weightwire as ww
+from conftest import assert_same_tensors
+from weightwire import _pieces
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Tensors that torch converts are read only once it is open."""
+    opened = threading.Event()
+    opened.reached = threading.Event()
+    read = _pieces.TorchPieces.__call__
+
+    def wait(self, *arguments):
+        opened.reached.set()
+        assert opened.wait(60)
+        read(self, *arguments)
+
+    monkeypatch.setattr(_pieces.TorchPieces, "__call__", wait)
+    yield opened
+    opened.set()
+
+
+def double_model():
+    """Of a type that torch converts."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 4)).double()
+
+
+def published(model):
+    return {
+        name: tensor.bfloat16() if tensor.is_floating_point() else tensor.clone()
+        for name, tensor in model.state_dict().items()
+    }
+
+
+def train(model, optimizer):
+    model(torch.randn(4, 8, dtype=torch.float64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def first_version(bucket, model, gate, **options):
+    """A publisher whose next call has something to compare with."""
+    gate.set()
+    publisher = ww.Publisher(bucket, model, dtype=torch.bfloat16, **options)
+    publisher.publish(0, background=False)
+    gate.clear()
+    gate.reached.clear()
+    return publisher
+
+
+def test_the_trainer_goes_on_and_its_optimizer_waits(bucket, gate):
+    model = double_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with first_version(bucket, model, gate, optimizer=optimizer) as publisher:
+        train(model, optimizer)
+        expected = published(model)
+        ticket = publisher.publish(1)
+        assert gate.reached.wait(60)
+        assert (ticket.stats.stage, ticket.version, ticket.done) == ("reading", None, False)
+        with pytest.raises(ww.WaitTimeout, match="step 1 is still reading"):
+            ticket.wait_read(0)
+        with pytest.raises(ww.WaitTimeout, match="step 1 is still reading"):
+            ticket.wait(0)
+        with pytest.raises(ww.WaitTimeout):
+            publisher.drain(0)
+        # The forward pass changes the buffers of the normalization, which is allowed; the step has to wait.
+        opener = threading.Timer(0, gate.set)
+        model(torch.randn(4, 8, dtype=torch.float64)).sum().backward()
+        opener.start()
+        optimizer.step()
+        assert ticket.version == 1
+        assert publisher.stats.held_seconds > 0
+    assert_same_tensors(ww.load(bucket, framework="torch"), expected)
+
+
+def test_every_step_of_a_training_is_exact(bucket):
+    model = double_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    expected = []
+    with ww.Publisher(bucket, model, dtype=torch.bfloat16, optimizer=optimizer) as publisher:
+        for step in range(20):
+            publisher.publish(step)
+            expected.append(published(model))
+            train(model, optimizer)
+    for version, state in enumerate(expected):
+        assert_same_tensors(ww.load(bucket, version=version, framework="torch"), state)
+
+
+def test_a_write_while_weights_are_read_is_found_out(bucket, gate):
+    model = double_model()
+    publisher = first_version(bucket, model, gate)
+    with publisher:
+        with torch.no_grad():
+            model[0].weight += 1
+        ticket = publisher.publish(1, background=True)
+        assert gate.reached.wait(60)
+        with torch.no_grad():
+            model[2].bias += 1
+        gate.set()
+        with pytest.raises(ww.InvalidArgumentError, match=r"'2\.bias' was changed while it was read"):
+            ticket.wait_read()
+        assert ticket.stats.stage == "failed"
+        with pytest.raises(ww.InvalidArgumentError, match="was changed"):
+            publisher.publish(2)  # said once
+        publisher.publish(2)
+    assert_same_tensors(ww.load(bucket, framework="torch"), published(model))
+    assert ww.load(bucket, version=1, framework="torch").keys() == published(model).keys()
+
+
+def test_the_first_version_too(bucket, gate):
+    weights = {"w": torch.zeros(100, dtype=torch.float64)}
+    with ww.Publisher(bucket, weights, dtype=torch.bfloat16) as publisher:
+        ticket = publisher.publish(0, background=True)
+        assert gate.reached.wait(60)
+        weights["w"] += 1
+        gate.set()
+        with pytest.raises(ww.InvalidArgumentError, match="was changed"):
+            ticket.wait()
+        with pytest.raises(ww.InvalidArgumentError, match="was changed"):
+            publisher.drain()
+        assert publisher.publish(0).version == 0
+    assert_same_tensors(ww.load(bucket, framework="torch"), {"w": weights["w"].bfloat16()})
+
+
+def test_what_is_read_is_waited_for_at_the_end(bucket, gate):
+    model = double_model()
+    with first_version(bucket, model, gate) as publisher:
+        with torch.no_grad():
+            model[0].weight += 1
+        publisher.publish(1, background=True)
+        assert gate.reached.wait(60)
+        gate.set()
+    assert_same_tensors(ww.load(bucket, framework="torch"), published(model))
+
+
+def test_parameters_that_the_optimizer_does_not_step_are_refused(bucket):
+    model = double_model()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    with pytest.raises(ww.InvalidArgumentError, match=r"'1\.weight' is trained, and not by this optimizer"):
+        ww.Publisher(bucket, model, optimizer=optimizer)
+    with pytest.raises(ww.InvalidArgumentError, match="an optimizer of torch, not a str"):
+        ww.Publisher(bucket, model, optimizer="adam")
+
+
+def test_an_optimizer_outlives_its_publisher(bucket):
+    model = double_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ww.Publisher(bucket, model, dtype=torch.bfloat16, optimizer=optimizer) as publisher:
+        publisher.publish(0)
+    train(model, optimizer)
+    dropped = ww.Publisher(bucket, model, dtype=torch.bfloat16, optimizer=optimizer)
+    del dropped
+    gc.collect()
+    train(model, optimizer)
+
+
+def test_an_interpreter_ends_while_weights_are_read(bucket):
+    script = """
+import sys, torch, weightwire as ww
+weights = {"w": torch.zeros(1 << 22)}
+publisher = ww.Publisher(sys.argv[1], weights, dtype=torch.bfloat16)
+publisher.publish(0, background=True)
+"""
+    ended = subprocess.run([sys.executable, "-c", script, bucket], capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
