@@ -1,7 +1,8 @@
 // Memory as a trainer or an engine holds its weights in: our own, zeroed and touched.
 //
-// It is mapped and not taken from the heap, so that it does not change what the heap gives to others: what is staged lies
-// in pages the kernel has just zeroed, which are in the cache, or in used ones, which are not (a tenth of apply's time).
+// It is mapped and not taken from the heap, so that it does not change what the heap gives to others: what is staged
+// lies in pages the kernel has just zeroed, which are in the cache, or in used ones, which are not (a tenth of apply's
+// time).
 #pragma once
 
 #include <cstddef>

@@ -56,7 +56,8 @@ struct Worker {
   std::vector<std::uint8_t> read;  // new units of the tiles in work, if they come from a reader in large pieces
   std::optional<Error> error;      // the first
 
-  // For the next encoding: as new, but with the memory it has, unless an unusual state made that large.
+  // For the next encoding: as new, but with the memory it has, unless an unusual state made that large. What was kept
+  // has been given away, and may come back (EncodeScratch::Reuse).
   void Reset() {
     constexpr std::size_t kKeepBytes = std::size_t{16} << 20;
     for (std::vector<std::uint8_t>* bytes : {&streams, &read}) {
@@ -357,8 +358,7 @@ class DeltaEncoder {
         work.coding->mode == EntryMode::kSparse ? changes.single_steps : CountSingleSteps<Unit>(work, changes);
     if (request_.keep_old) {
       const std::span old_units(changes.old_units, changed.size() * sizeof(Unit));
-      WW_TRY(const ReplacedUnits replaced, worker.kept.Keep({work.position, begin, changed, old_units}));
-      worker.replaced.push_back(replaced);
+      WW_RETURN_IF_ERROR(worker.kept.Keep(work.position, begin, changed, old_units, worker.replaced));
     }
     if (work.source->update != nullptr) {
       std::uint8_t* base = work.source->update + begin * sizeof(Unit);
@@ -521,6 +521,14 @@ Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& ke
 Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool) {
   EncodeScratch scratch;
   return EncodeDelta(request, kernels, pool, scratch);
+}
+
+void EncodeScratch::Reuse(std::vector<KeptBits> kept) {
+  std::vector<Worker>& workers = workers_->all;
+  for (std::size_t i = 0; i < std::min(kept.size(), workers.size()); ++i) {
+    workers[i].kept = std::move(kept[i]);
+    workers[i].kept.Clear();
+  }
 }
 
 void TakeBack(std::span<const ReplacedUnits> replaced, std::span<const EncodeEntry> entries,

@@ -78,6 +78,9 @@ class EncodeScratch {
   EncodeScratch& operator=(EncodeScratch&&) noexcept;
   ~EncodeScratch();
 
+  // Memory for the bits that the next encoding replaces: what an earlier one kept, which nobody needs any more.
+  void Reuse(std::vector<KeptBits> kept);
+
   struct Workers;
   // For encoder.cc.
   [[nodiscard]] Workers& workers() { return *workers_; }

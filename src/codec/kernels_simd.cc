@@ -303,9 +303,11 @@ constexpr Target kTargets[] = {
 }  // namespace
 
 std::vector<const Kernels*> AllKernels() {
+  // Asked once: on a virtual machine an answer can take tens of microseconds.
+  static const std::int64_t supported = hwy::SupportedTargets();
   std::vector<const Kernels*> all;
   for (const Target& target : kTargets) {
-    if ((hwy::SupportedTargets() & target.bit) != 0) all.push_back(target.get());
+    if ((supported & target.bit) != 0) all.push_back(target.get());
   }
   all.push_back(ScalarKernels());
   return all;

@@ -231,7 +231,7 @@ void BaseCopy::PutOldBits(const StepBack& step, std::size_t tensor_after, int un
   if (stretch != all.begin()) --stretch;
   for (; stretch != all.end() && stretch->first_unit * width < end; ++stretch) {
     const std::uint64_t skip = offset / width > stretch->first_unit ? offset / width - stretch->first_unit : 0;
-    auto at = std::ranges::lower_bound(stretch->positions, skip);
+    auto at = std::ranges::lower_bound(stretch->positions, skip, std::ranges::less{});
     for (; at != stretch->positions.end(); ++at) {
       const std::uint64_t byte = (stretch->first_unit + *at) * width;
       if (byte >= end) break;
@@ -308,7 +308,10 @@ void BaseCopy::DropSteps(Version safe) {
     // A step leads back to its version minus one: a pinned version needs all steps after it.
     if (const auto pin = weak.lock(); pin != nullptr && !pin->revoked) safe = std::min(safe, pin->version);
   }
-  while (!steps_.empty() && steps_.front().from <= safe) steps_.pop_front();
+  while (!steps_.empty() && steps_.front().from <= safe) {
+    scratch_.Reuse(std::move(steps_.front().kept));
+    steps_.pop_front();
+  }
 }
 
 std::uint64_t BaseCopy::step_bytes() const {
