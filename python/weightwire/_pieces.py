@@ -3,24 +3,41 @@ elements at a time, through pinned memory, so that there is never a second copy 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
 import numpy as np
 
-_pinned = threading.local()  # a buffer for each thread that reads
+_own = threading.local()  # a pinned buffer for each thread that reads, and a stream for each device
 
 
 def _pinned_buffer(torch: Any, size: int) -> Any:
-    buffer = getattr(_pinned, "buffer", None)
+    buffer = getattr(_own, "buffer", None)
     if buffer is None or buffer.numel() < size:
-        _pinned.buffer = buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        _own.buffer = buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
     return buffer[:size]
 
 
+def _own_stream(torch: Any, device: Any) -> Any:
+    streams = _own.__dict__.setdefault("streams", {})
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device)
+    return streams[device]
+
+
+def finished(tensor: Any) -> Any:
+    """The tensor, once it can be read on any stream."""
+    if tensor.device.type == "cuda":
+        import torch
+
+        torch.cuda.current_stream(tensor.device).synchronize()
+    return tensor
+
+
 class Ready:
-    """What the caller has queued on its device up to now. Made by the thread that publishes; the threads that read wait
-    for it, as they have streams of their own."""
+    """What the caller has queued on its device up to now. Made by the thread that publishes. The threads that read wait
+    for it, and for nothing that is queued later: training may go on meanwhile, so they have streams of their own."""
 
     def __init__(self, device: Any) -> None:
         self._event: Any = None
@@ -31,11 +48,15 @@ class Ready:
             self._event = torch.cuda.Event()
             self._event.record(torch.cuda.current_stream(device))
 
-    def wait(self) -> None:
-        if self._event is not None:
-            import torch
+    def stream(self) -> contextlib.AbstractContextManager[Any]:
+        """To read on."""
+        if self._event is None:
+            return contextlib.nullcontext()
+        import torch
 
-            torch.cuda.current_stream(self._device).wait_event(self._event)
+        own = _own_stream(torch, self._device)
+        own.wait_event(self._event)
+        return torch.cuda.stream(own)
 
 
 def _range(tensor: Any, first: int, end: int) -> list[Any]:
@@ -60,18 +81,21 @@ class TorchPieces:
     """Pieces of a tensor as `dtype`, for the core: called with the first elements of the pieces, the size of each, and
     where their bytes go."""
 
-    def __init__(self, tensor: Any, dtype: Any, scales: Any = None) -> None:
+    def __init__(self, tensor: Any, dtype: Any, scales: Any = None, ready: Ready | None = None) -> None:
         tensor = tensor.detach()
         self._columns = tensor.shape[-1] if tensor.dim() else 1
         self._tensor = tensor.view(-1) if tensor.is_contiguous() else tensor
         self._dtype = dtype
         self._scales = scales
-        self._ready = Ready(tensor.device)
+        self._ready = ready or Ready(tensor.device)
 
     def __call__(self, firsts: list[int], count: int, out: np.ndarray) -> None:
+        with self._ready.stream():
+            self._read(firsts, count, out)
+
+    def _read(self, firsts: list[int], count: int, out: np.ndarray) -> None:
         import torch
 
-        self._ready.wait()
         device = self._tensor.device
         if len(firsts) == 1 and self._scales is None:
             pieces = _range(self._tensor, firsts[0], firsts[0] + count)

@@ -92,7 +92,7 @@ class Kept:
 
     def get(self, lazy: Lazy) -> Any:
         with self._lock:
-            kept = self._made.pop(id(lazy), None) or (lazy, lazy.make())
+            kept = self._made.pop(id(lazy), None) or (lazy, _pieces.finished(lazy.make()))
             self._made[id(lazy)] = kept
             while len(self._made) > self._size:
                 self._made.pop(next(iter(self._made)))
@@ -179,8 +179,9 @@ def item_of(name: str, value: Any, to: str | None) -> Item:
         ready = _pieces.Ready(value.device)
 
         def read(firsts: list[int], count: int, out: np.ndarray) -> None:
-            ready.wait()
-            _pieces.TorchPieces(value.kept.get(value), _torch_dtype(dtype))(firsts, count, out)
+            with ready.stream():
+                made = value.kept.get(value)
+            _pieces.TorchPieces(made, _torch_dtype(dtype), ready=ready)(firsts, count, out)
 
         return name, dtype, value.shape, _core.calling_reader(read, dtype)
     value = _plain(name, value)

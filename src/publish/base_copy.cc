@@ -112,6 +112,7 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   WW_CHECK((shards_ == nullptr) == (bits.shards == nullptr) && (shards_ == nullptr || *shards_ == *bits.shards));
   const Layout& after = *bits.layout;
   const std::shared_ptr<const Layout> before = layout();
+  const Version version_before = version_;
   StepBack step = BeginStep(after);
   // Effects come before the lock. A new layout gets storage of its own, which readers see only once it is complete.
   std::unique_ptr<BaseStorage> reshaped;
@@ -174,7 +175,8 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
     return encoded->error();
   }
   if (const Status unchanged = bits.unchanged != nullptr ? bits.unchanged() : Ok(); !unchanged.ok()) {
-    Lose();  // what was written to it need not be what was taken note of
+    // Whatever was read, only what was kept has been written over.
+    static_cast<void>(RollBack(version_before));
     return unchanged.error();
   }
   EncodedDelta& delta = encoded->value();

@@ -166,6 +166,30 @@ def test_an_optimizer_outlives_its_publisher(bucket):
     train(model, optimizer)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_training_on_a_gpu_is_not_waited_for(bucket):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.Linear(2048, 2048)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    expected = []
+    with ww.Publisher(bucket, model, dtype=torch.bfloat16, optimizer=optimizer) as publisher:
+        for step in range(8):
+            ticket = publisher.publish(step)
+            expected.append({name: tensor.bfloat16().cpu() for name, tensor in model.state_dict().items()})
+            model(torch.randn(64, 2048, device="cuda")).pow(2).mean().backward()
+            if step == 7:
+                # What is queued later does not hold the reading up.
+                queued = torch.cuda.Event()
+                torch.cuda._sleep(20_000_000_000)
+                queued.record()
+                ticket.wait_read(60)
+                assert not queued.query()
+            optimizer.step()
+            optimizer.zero_grad()
+    for version, state in enumerate(expected):
+        assert_same_tensors(ww.load(bucket, version=version, framework="torch"), state)
+
+
 def test_an_interpreter_ends_while_weights_are_read(bucket):
     script = """
 import sys, torch, weightwire as ww

@@ -163,15 +163,19 @@ TEST_P(BaseCopyTest, BitsThatSomebodyChangedMeanwhileMakeNoVersion) {
   EXPECT_FALSE(base_->holds());
   ASSERT_TRUE(base_->Replace(BitsOf(models[0]), 5).ok());
   const auto pin = base_->Pin(false);
-  changing.layout = models[1].layout;
-  changing.tensors = BitsOf(models[1]).tensors;
-  EXPECT_EQ(base_->Advance(changing, /*unless_same=*/false).error().message(), "they move");
-  // What was written need not be what was kept, so it is not trusted either.
-  EXPECT_FALSE(base_->holds());
-  EXPECT_FALSE(Read(*pin, 64).ok());
+  for (const bool unless_same : {false, true}) {
+    for (const Model& model : models) {  // the same state and other layouts among them
+      changing.layout = model.layout;
+      changing.tensors = BitsOf(model).tensors;
+      EXPECT_EQ(base_->Advance(changing, unless_same).error().message(), "they move");
+      EXPECT_EQ(base_->version(), 5);
+      EXPECT_EQ(Held(), models[0]);
+      EXPECT_EQ(Read(*pin, 64).value(), models[0]);
+    }
+  }
   StateBits still = BitsOf(models[1]);
   still.unchanged = [] { return Ok(); };
-  ASSERT_TRUE(base_->Replace(still, 6).ok());
+  ASSERT_TRUE(base_->Advance(still, /*unless_same=*/false).ok());
   EXPECT_EQ(Held(), models[1]);
 }
 
