@@ -81,7 +81,7 @@ def make_trainer(arguments):
             if logs and "reward" in logs:
                 say("step", step=state.global_step, **{key: logs.get(key) for key in REPORTED})
 
-    transfer = WeightTransfer(arguments.run, state=os.path.join(arguments.state, "publisher"))
+    transfer = WeightTransfer(arguments.run, state=os.path.join(arguments.state, "publisher"), background=True)
     trainer = AsyncGRPOTrainer(
         model=arguments.model,
         args=config,

@@ -48,8 +48,8 @@ class Ready:
             self._event = torch.cuda.Event()
             self._event.record(torch.cuda.current_stream(device))
 
-    def stream(self) -> contextlib.AbstractContextManager[Any]:
-        """To read on."""
+    def stream(self) -> Any:
+        """A context to read in."""
         if self._event is None:
             return contextlib.nullcontext()
         import torch

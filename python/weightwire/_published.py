@@ -172,8 +172,9 @@ def _torch_dtype(name: str) -> Any:
     return torch_dtype(name, torch)
 
 
-def item_of(name: str, value: Any, to: str | None) -> Item:
-    """One tensor as it is published. `to`: the type that floating-point ones get; None leaves them."""
+def item_of(name: str, value: Any, to: str | None, *, goes_on: bool = False) -> Item:
+    """One tensor as it is published. `to`: the type that floating-point ones get; None leaves them. `goes_on`: its
+    owner does, so the core must not look at it twice."""
     if isinstance(value, Lazy):
         dtype = to or dtype_name(name, value)
         ready = _pieces.Ready(value.device)
@@ -189,7 +190,8 @@ def item_of(name: str, value: Any, to: str | None) -> Item:
     dtype = memory.dtype if memory is not None else dtype_name(name, value)
     shape = memory.shape if memory is not None else tuple(value.shape)
     wanted = to if to is not None and dtype in _FLOATS else dtype
-    if memory is not None and wanted == dtype and _in_order(memory) and not isinstance(memory.owner, _core.Borrowed):
+    borrowed = memory is not None and isinstance(memory.owner, _core.Borrowed)
+    if memory is not None and wanted == dtype and _in_order(memory) and not borrowed and not goes_on:
         return (name, *bits_of(name, value))
     if memory is not None and (wanted == dtype or (dtype, wanted) == ("F32", "BF16")):
         return name, wanted, shape, _core.converting_reader(*memory, wanted, None)

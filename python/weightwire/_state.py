@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ class State(NamedTuple):
     aliases: dict[str, str]
     read: dict[str, Any]
     """What the tensors are read from."""
+    goes_on: bool
+    """Whether it may be read while the model computes."""
 
 
 def unwrap(model: Any) -> Any:
@@ -148,39 +151,48 @@ def linear_names(model: Any, tensors: Mapping[str, Any]) -> set[str]:
     return {name for name in matrices if name.removesuffix(".weight") in layers}
 
 
-def items_of(tensors: Mapping[str, Any], dtype: Any, linear: set[str]) -> list[Item]:
+def items_of(tensors: Mapping[str, Any], dtype: Any, linear: set[str], *, goes_on: bool = False) -> list[Item]:
     """`dtype`: what floating-point tensors are rounded to, as torch does, or an Fp8; None leaves them. `linear`: the
-    names that an Fp8 makes fp8."""
+    names that an Fp8 makes fp8. `goes_on`: the owner computes while they are read."""
     if not isinstance(dtype, Fp8):
         to = None if dtype is None else named_dtype(dtype)
-        return [item_of(name, tensor, to) for name, tensor in tensors.items()]
+        return [item_of(name, tensor, to, goes_on=goes_on) for name, tensor in tensors.items()]
     items: list[Item] = []
     for name, tensor in tensors.items():
         if dtype.quantizes(name, name in linear):
             items += fp8_items(name, tensor, dtype)
         else:
-            items.append(item_of(name, tensor, named_dtype(dtype.rest)))
+            items.append(item_of(name, tensor, named_dtype(dtype.rest), goes_on=goes_on))
     return items
 
 
+_LARGEST_BUFFER = 1 << 20  # elements
+
+
 def own_buffers(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors, with copies of a module's buffers: a forward pass may change those."""
-    buffers = unwrap(model).buffers() if _is_module(model) else ()
-    places = {place_of(local_of(buffer)) for buffer in buffers} - {None}
-    return {
-        name: tensor.clone() if hasattr(tensor, "clone") and place_of(tensor) in places else tensor
-        for name, tensor in tensors.items()
-    }
+    """The tensors, with copies of a module's buffers: a forward pass may change those. In a mapping they are not known,
+    so all that are small are copied."""
+    if _is_module(model):
+        places = {place_of(local_of(buffer)) for buffer in unwrap(model).buffers()} - {None}
+    else:
+        places = {place_of(tensor) for tensor in tensors.values() if math.prod(tensor.shape) <= _LARGEST_BUFFER}
+    copied = {}
+    for name, tensor in tensors.items():
+        copy = getattr(tensor, "clone", None) or getattr(tensor, "copy", None)
+        copied[name] = copy() if copy is not None and place_of(tensor) in places else tensor
+    return copied
 
 
 def state_of(model: Any, dtype: Any, lora: Lora = "adapter", *, goes_on: bool = False) -> State:
-    """All of a model, for the core. `goes_on`: the model computes while it is read."""
+    """All of a model, for the core. `goes_on`: the model computes while it is read; not for one that has Lazy tensors,
+    whose adapters may be merged by others meanwhile."""
     tensors, aliases = tensors_of(model, lora)
     linear = linear_names(model, tensors) if isinstance(dtype, Fp8) else set()
     tensors = {name: whole_of(name, tensor) for name, tensor in tensors.items()}
+    goes_on = goes_on and not any(isinstance(tensor, Lazy) for tensor in tensors.values())
     if goes_on:
         tensors = own_buffers(model, tensors)
-    return State(items_of(tensors, dtype, linear), aliases, tensors)
+    return State(items_of(tensors, dtype, linear, goes_on=goes_on), aliases, tensors, goes_on)
 
 
 def target_of(target: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...], Any]]:

@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from weightwire import _core
 from weightwire._carried import write_carried
@@ -25,8 +26,8 @@ from weightwire._forks import Process, never_end
 from weightwire._lora import Lora, is_peft
 from weightwire._published import check_published_type
 from weightwire._ranks import Ranks, Settled, is_distributed
-from weightwire._reading import Background, Changed, Held, done, not_stepped
-from weightwire._state import state_of, unwrap
+from weightwire._reading import Background, Changed, Held, check_steps_all, done
+from weightwire._state import State, state_of, unwrap
 from weightwire.errors import InvalidArgumentError, IoError, WaitTimeout, WeightwireError
 
 _log = logging.getLogger("weightwire")
@@ -41,13 +42,19 @@ class _Open:
     """
 
     def __init__(
-        self, core: _core.Publisher | _core.RankPublisher, carried: Path | None, run: str, keeps: bool
+        self,
+        core: _core.Publisher | _core.RankPublisher,
+        carried: Path | None,
+        run: str,
+        keeps: bool,
+        optimizer: Any,
     ) -> None:
         self._carried = carried
         self._core = core
         self._process = Process()
         self.background: Background[_core.Ticket] = Background()
-        self._end = weakref.finalize(self, _end, core, carried, run, keeps, self._process, self.background)
+        self.held = None if optimizer is None else Held(optimizer, self.background)
+        self._end = weakref.finalize(self, _end, core, carried, run, keeps, self._process, self.background, self.held)
 
     @property
     def is_a_fork_s(self) -> bool:
@@ -60,6 +67,8 @@ class _Open:
 
     def close(self) -> None:
         self._end.detach()
+        if self.held is not None:
+            self.held.release()
         self._core.close()
         self.background.join()
         _remove(self._carried)
@@ -72,12 +81,15 @@ def _end(
     keeps: bool,
     process: Process,
     background: Background[_core.Ticket],
+    held: Held | None,
 ) -> None:
     """When nobody has it any more, or the interpreter ends, and nobody has closed it."""
     if process.is_a_fork:
         never_end(core)
         return
-    waiting = core.status()["versions_waiting"]
+    if held is not None:
+        held.release()
+    waiting = core.status()["versions_waiting"] + background.is_reading
     if waiting:
         fate = "the next one with this state= sends them" if keeps else "they are lost: use with, or drain() it"
         _log.warning("the publisher of %s was not closed, and %d of its versions were not sent; %s", run, waiting, fate)
@@ -166,14 +178,18 @@ class Ticket:
     def wait_read(self, timeout: float | None = None) -> None:
         """Until the weights have been read and may change again, which they may at once unless they are read in the
         background. Raises if that failed, and `WaitTimeout` after `timeout` seconds."""
+        self._publisher.background.holding(lambda: self._wait_read(timeout))
+
+    def _wait_read(self, timeout: float | None) -> None:
         if not wait_for([self._read], timeout).done:
             raise self._late(timeout)
+        self._publisher.background.see(self._read)  # what went wrong is raised here, and nowhere else
         self._read.result()
 
     def wait(self, timeout: float | None = None) -> TicketStats:
         """Until the version is committed. Raises if it failed, and `WaitTimeout` after `timeout` seconds."""
         deadline = _deadline(timeout)
-        self.wait_read(timeout)
+        self._wait_read(timeout)
         if not self._read.result().wait(None if deadline is None else _left(deadline, math.inf)):
             raise self._late(timeout)
         return self.stats
@@ -217,7 +233,15 @@ class PublisherStats:
     bytes_sent: int
     bytes_received: int
     held_seconds: float = 0.0
-    """How long its calls and an optimizer's waiting have held up who publishes, in all."""
+    """How long `publish` and its optimizer's waiting have held up who trains, in all."""
+
+
+def _encode(
+    core: _core.Publisher | _core.RankPublisher, state: State, step: int, changed: Changed | None
+) -> _core.Ticket:
+    if isinstance(core, _core.RankPublisher):
+        return core.publish(state.tensors, step, changed)
+    return core.publish(state.tensors, state.aliases, step, changed)
 
 
 class Publisher:
@@ -312,11 +336,8 @@ class Publisher:
             if many and (state is not None or when_full == "skip"):
                 raise InvalidArgumentError('with several ranks there is no state= directory, and no when_full="skip"')
             check_published_type(dtype)
-            if optimizer is not None and (missing := not_stepped(model, optimizer)) is not None:
-                raise InvalidArgumentError(
-                    f"'{missing}' is trained, and not by this optimizer: without optimizer=, publish waits until the "
-                    "weights have been read"
-                )
+            if optimizer is not None:
+                check_steps_all(model, optimizer)
             options = {
                 "anchor_every": whole_number("anchor_every", anchor_every),
                 "anchor_percent": whole_number("anchor_percent", anchor_percent),
@@ -351,11 +372,8 @@ class Publisher:
             _remove(carried)
             raise
         # Every anchor reads the carried files anew, so they stay as long as the core works.
-        self._open = _Open(self._core, carried, os.fspath(run), state is not None)
-        self._held_seconds = 0.0
-        self._held: Held | None = None
-        if optimizer is not None:
-            self._held = Held(optimizer, weakref.WeakMethod(self._settle))
+        self._open = _Open(self._core, carried, os.fspath(run), state is not None, optimizer)
+        self._turn = threading.Lock()  # one thread at a time publishes
         for warning in self.stats.warnings:
             _log.warning(warning)
 
@@ -363,16 +381,17 @@ class Publisher:
         """Makes the next version from the weights as they are now, and returns once they may change again.
 
         `step` is information for people, one more than the last by default. `model` replaces the one given at the
-        start, for this call. With `background`, which is the default if an optimizer was given, it returns before the
-        weights have been read: they may change after the ticket's `wait_read`, which the optimizer's step calls.
+        start, for this call. With `background`, it returns before the weights have been read: they may change after the
+        ticket's `wait_read`, which the step of a publisher's optimizer calls. That is the default if there is an
+        optimizer and no `model`. Adapters that are merged for publishing are never read so.
         """
         self._refuse_in_a_fork()
-        self._settle()
-        start = time.monotonic()
-        try:
-            return self._publish(step, model, self._held is not None if background is None else background)
-        finally:
-            self._held_seconds += time.monotonic() - start
+        if self._open.is_closed:
+            raise InvalidArgumentError("the publisher is closed")
+        if background is None:
+            background = self._open.held is not None and model is None
+        with self._turn:
+            return cast(Ticket, self._open.background.holding(lambda: self._publish(step, model, background)))
 
     def _publish(self, step: int | None, model: Any, background: bool) -> Ticket:
         number = self._step + 1
@@ -380,46 +399,43 @@ class Publisher:
         try:
             if step is not None:
                 number = whole_number("step", step)
+            self._open.background.settle()
             model = self._model if model is None else model
             if model is None:
                 raise InvalidArgumentError("nothing to publish: the publisher was made without a model")
             if self._ranks is None:
                 state = state_of(model, self._dtype, self._lora, goes_on=background)
-                read = state.read
             else:
-                items, read = self._ranks.items(model, goes_on=background)
+                state = self._ranks.items(model, goes_on=background)
         except BaseException as error:
+            self._refuse(number, error)
+            raise
+        if self._ranks is None:
+            elements = sum(math.prod(shape) for _, _, shape, _ in state.tensors)
+        else:
+            elements = self._ranks.elements
+        if not state.goes_on:
+            # Of several ranks, it counts also if it fails: the others cannot know.
             if self._ranks is not None:
                 self._step = number
-                self._ranks.refuse(number, error)
-            raise
-        changed = Changed(read) if background else None
-        if isinstance(core, _core.RankPublisher):
-            assert self._ranks is not None
-            elements = self._ranks.elements
-
-            def encode() -> _core.Ticket:
-                return core.publish(items, number, changed)
-        else:
-            elements = sum(math.prod(shape) for _, _, shape, _ in state.tensors)
-
-            def encode() -> _core.Ticket:
-                return core.publish(state.tensors, state.aliases, number, changed)
-
-        # Of several ranks, or in the background, it counts also if it fails: nobody else can know, or yet.
-        if background or self._ranks is not None:
+            ticket = _encode(core, state, number, None)
             self._step = number
-        future = self._open.background.start(encode) if background else done(encode())
+            return Ticket(done(ticket), self._open, number, elements)
+        changed = Changed(state.read)
+        kept = self._open  # a publisher that nobody has any more must not be ended by the thread that reads for it
+        try:
+            future = kept.background.start(lambda: (kept, _encode(core, state, number, changed))[1])
+        except BaseException as error:
+            self._refuse(number, error)
+            raise
         self._step = number
         return Ticket(future, self._open, number, elements)
 
-    def _settle(self) -> None:
-        """Until no weights are being read. Raises what went wrong with it."""
-        start = time.monotonic()
-        try:
-            self._open.background.settle()
-        finally:
-            self._held_seconds += time.monotonic() - start
+    def _refuse(self, step: int, error: BaseException) -> None:
+        """Of several ranks, a call that fails on one counts on all."""
+        if self._ranks is not None:
+            self._step = step
+            self._ranks.refuse(step, error)
 
     def drain(self, timeout: float | None = None) -> None:
         """Until everything is in the bucket, anchors too. Raises `WaitTimeout` if it takes longer, and what stopped the
@@ -430,20 +446,22 @@ class Publisher:
         self._refuse_in_a_fork()
         deadline = _deadline(timeout)
         said = None
-        while not self._open.background.settle(_left(deadline, _SAY_SECONDS)):
+        while not self._open.background.finished(_left(deadline, _SAY_SECONDS)):
             said = self._not_drained(timeout, deadline, said)
         while not self._core.drain(_left(deadline, _SAY_SECONDS)):
             said = self._not_drained(timeout, deadline, said)
+        self._open.background.settle()
 
     async def drain_async(self, timeout: float | None = None) -> None:
         """`drain` for an event loop."""
         self._refuse_in_a_fork()
         deadline = _deadline(timeout)
         said = None
-        while not await asyncio.to_thread(self._open.background.settle, _left(deadline, _ASYNC_SECONDS)):
+        while not await asyncio.to_thread(self._open.background.finished, _left(deadline, _ASYNC_SECONDS)):
             said = self._not_drained(timeout, deadline, said)
         while not await asyncio.to_thread(self._core.drain, _left(deadline, _ASYNC_SECONDS)):
             said = self._not_drained(timeout, deadline, said)
+        self._open.background.settle()
 
     def _refuse_in_a_fork(self) -> None:
         if self._open.is_a_fork_s:
@@ -457,22 +475,21 @@ class Publisher:
             said = trouble
         if _is_over(deadline):
             why = f": {trouble}" if trouble else ""
-            raise WaitTimeout(f"{stats.versions_waiting} versions still wait to be sent after {timeout} s{why}")
+            waiting = stats.versions_waiting + self._open.background.is_reading
+            raise WaitTimeout(f"{waiting} versions still wait to be sent after {timeout} s{why}")
         return said
 
     def close(self) -> None:
         """Ends at once. What has not been sent is in the state directory, if there is one, else lost: drain first."""
         if self._open.is_a_fork_s:
             return
-        if self._held is not None:
-            self._held.release()
         if self._ranks is not None:
             self._ranks.close()
         self._open.close()
 
     @property
     def stats(self) -> PublisherStats:
-        return PublisherStats(**self._core.status(), held_seconds=self._held_seconds)
+        return PublisherStats(**self._core.status(), held_seconds=self._open.background.held_seconds)
 
     @property
     def distributed(self) -> bool:

@@ -169,6 +169,7 @@ class DeltaEncoder {
     for (const ClassRule& rule : CandidateRules(SpecOf(work).dtype)) {
       SampledEntry entry{rule, TakeSample(work.source->old_bytes.data(), new_units, work.map->unit_count(),
                                           work.map->unit_bytes(), rule, thinning_, kernels_)};
+      if (request_.may_move) entry.sample.complete = false;
       const bool only = CandidateRules(SpecOf(work).dtype).size() == 1 || entry.sample.changed == 0;
       const std::uint64_t bits = only ? 0 : EstimateBits(entry);
       if (!best.has_value() || bits < best_bits) {
@@ -191,8 +192,9 @@ class DeltaEncoder {
       }
       std::vector<std::uint8_t> read;
       WW_TRY(const NewUnits new_units, UnitsToSample(work, read));
-      const ChangeCount counted = CountChanges(work.source->old_bytes.data(), new_units, work.map->unit_count(),
-                                               work.map->unit_bytes(), thinning_, kernels_);
+      ChangeCount counted = CountChanges(work.source->old_bytes.data(), new_units, work.map->unit_count(),
+                                         work.map->unit_bytes(), thinning_, kernels_);
+      if (request_.may_move) counted.complete = false;
       if (counted.changed != 0 || !counted.complete) work.coding = GapsCoding(counted);
       return Ok();
     });
@@ -393,6 +395,8 @@ class DeltaEncoder {
   // All new bits of an entry; `read` holds those that come from a reader.
   static Result<std::span<const std::uint8_t>> WholeBytes(const Work& work,
                                                           std::deque<std::vector<std::uint8_t>>& read) {
+    // The base has what was read, digested and kept. Read again, it need not be the same.
+    if (work.source->has_old && work.source->update != nullptr) return work.source->old_bytes;
     if (work.source->reader == nullptr) return work.source->new_bytes;
     std::vector<std::uint8_t>& bytes = read.emplace_back(work.Bytes());
     WW_RETURN_IF_ERROR(

@@ -50,6 +50,9 @@ struct EncodeRequest {
   std::optional<std::vector<Digest>> digests_before;
   CodingRequest coding = CodingRequest::kSmallest;
   bool keep_old = false;  // fill EncodedDelta::replaced
+  // The new bits may change while they are read. What readers give is then still encoded as one state: that which the
+  // base copies hold afterwards. REQUIRES: readers, updates.
+  bool may_move = false;
 };
 
 struct EntryReport {

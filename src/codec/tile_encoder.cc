@@ -108,29 +108,25 @@ Status TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& ta
 }
 
 template <typename Unit>
-Status TileEncoder::DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane) {
+void TileEncoder::DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane) {
   RansEvent* const events = lane.EventsRoom(kMaxEventsPerUnit * std::size_t{tile.count});
   RansEvent* event = events;
-  const std::uint8_t* new_units = nullptr;
+  std::size_t change = 0;
   for (std::uint32_t i = 0; i < tile.count; ++i) {
-    if (i % kChunkUnits == 0) {
-      WW_TRY(new_units, NewUnits(tile, i, std::min(kChunkUnits, tile.count - i), sizeof(Unit)));
-    }
     const Unit old_unit = LoadUnit<Unit>(tile.old_units, i);
-    const Unit new_unit = LoadUnit<Unit>(new_units, i % kChunkUnits);
     const std::uint32_t field = static_cast<std::uint32_t>(old_unit >> tables.rule.shift) & tables.rule.FieldMask();
     const std::uint32_t unit_class = tables.class_of_field[field];
-    if (old_unit == new_unit) {
+    if (change == lane.changed || lane.positions[change] != i) {
       *event++ = SymbolOf(tables, unit_class, 0);
       continue;
     }
+    const Unit new_unit = LoadUnit<Unit>(lane.new_units.data(), change++);
     const Step step = StepBetween<Unit>(old_unit, new_unit, tables.rule.order);
     const Bucket bucket = BucketOf(step.magnitude);
     *event++ = SymbolOf(tables, unit_class, bucket.symbol + 1u);
     event = AppendRawBits((bucket.extra << 1) | (step.down ? 1 : 0), bucket.extra_bits + 1, event);
   }
   lane.event_count = static_cast<std::size_t>(event - events);
-  return Ok();
 }
 
 Status TileEncoder::EncodeSparse(std::span<const TileInput> tiles, int unit_bytes, const ExpandedTables& tables,
@@ -153,7 +149,7 @@ Status TileEncoder::EncodeDense(std::span<const TileInput> tiles, int unit_bytes
   WW_RETURN_IF_ERROR(WithUnit(unit_bytes, [&]<typename Unit>() -> Status {
     for (std::size_t k = 0; k < tiles.size(); ++k) {
       WW_RETURN_IF_ERROR(FindChanged<Unit>(tiles[k], lanes_[k]));
-      WW_RETURN_IF_ERROR(DenseEvents<Unit>(tiles[k], tables, lanes_[k]));
+      DenseEvents<Unit>(tiles[k], tables, lanes_[k]);
       WW_RETURN_IF_ERROR(done(k));
     }
     return Ok();

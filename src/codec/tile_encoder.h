@@ -89,8 +89,9 @@ class TileEncoder {
   Status FindChanged(const TileInput& tile, Lane& lane);
   template <typename Unit>
   Status SparseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane);
+  // REQUIRES: the changes were found. New units are read once: their owner may be changing them.
   template <typename Unit>
-  Status DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane);
+  void DenseEvents(const TileInput& tile, const ExpandedTables& tables, Lane& lane);
   void PushEvents(std::size_t lane_count);
 
   const Kernels* kernels_;

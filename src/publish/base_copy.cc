@@ -127,6 +127,7 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   request.layout_after = shards_ != nullptr ? shards_->whole().get() : &after;
   if (shards_ == nullptr) request.digests_before = digests_;
   request.keep_old = true;
+  request.may_move = bits.unchanged != nullptr;
   for (std::size_t i = 0; i < after.size(); ++i) {
     EncodeEntry entry;
     entry.tensor = shards_ != nullptr ? shards_->all()[i].tensor : i;

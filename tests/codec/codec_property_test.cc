@@ -321,6 +321,61 @@ RC_GTEST_PROP(Delta, LeavesTheBaseCopyAsItWasWhenAReaderFails, ()) {
   if (!delta.ok()) RC_ASSERT(delta.error().message() == "the weights are gone");
 }
 
+// Each reading of a unit gives its bits in one of three states, of which the base's is one: an owner who does not wait.
+class MovingReader final : public UnitReader {
+ public:
+  MovingReader(std::vector<std::span<const std::uint8_t>> states, int unit_bytes, bool small_pieces)
+      : states_(std::move(states)), width_(static_cast<std::size_t>(unit_bytes)), small_pieces_(small_pieces) {}
+
+  Status Read(std::span<const std::uint64_t> firsts, std::uint32_t count, std::uint8_t* out) const override {
+    for (const std::uint64_t first : firsts) {
+      for (std::uint64_t unit = first; unit < first + count; ++unit) {
+        const std::uint64_t turn = readings_.fetch_add(1) * 0x9e3779b97f4a7c15;
+        const auto& state = states_[(turn >> 32) % states_.size()];
+        out = std::copy_n(state.begin() + static_cast<std::ptrdiff_t>(unit * width_), width_, out);
+      }
+    }
+    return Ok();
+  }
+  [[nodiscard]] bool reads_small_pieces() const override { return small_pieces_; }
+
+ private:
+  std::vector<std::span<const std::uint8_t>> states_;
+  std::size_t width_;
+  bool small_pieces_;
+  mutable std::atomic<std::uint64_t> readings_ = 0;
+};
+
+RC_GTEST_PROP(Delta, OfAStateThatMovesIsStillOneState, ()) {
+  Random random = AnySource();
+  const Pair pair = AnyPair(random, false, 20'000);
+  const CodingRequest coding = kRequests[Below(random, std::size(kRequests))];
+  Model copy = pair.before;
+  Model later = pair.after;
+  for (Bytes& bytes : later.tensors) {
+    for (std::uint8_t& byte : bytes) byte ^= Below(random, 30) == 0 ? 1 : 0;
+  }
+  EncodeRequest request = WholeRequest(copy, pair.after, coding);
+  request.keep_old = true;
+  request.may_move = true;
+  std::deque<MovingReader> readers;
+  for (std::size_t i = 0; i < request.entries.size(); ++i) {
+    EncodeEntry& entry = request.entries[i];
+    entry.update = copy.tensors[i].data();
+    const int unit_bytes = UnitBytes(pair.after.layout->tensors()[entry.tensor].dtype);
+    std::vector<std::span<const std::uint8_t>> states = {pair.before.tensors[i], pair.after.tensors[i],
+                                                         later.tensors[i]};
+    entry.reader = &readers.emplace_back(std::move(states), unit_bytes, Below(random, 2) == 0);
+    entry.new_bytes = {};
+  }
+  static ThreadPool pool(3);
+  const EncodedDelta delta = MustEncode(request, BestKernels(), pool);
+  RC_ASSERT(delta.digests_after == DigestsOf(copy));
+  RC_ASSERT(MustApply(delta.file, pair.before) == copy);
+  TakeBack(delta.replaced, request.entries, *pair.after.layout);
+  RC_ASSERT(copy == pair.before);
+}
+
 // --- parts ---
 
 // Cuts a box in two, again and again, at places that packed types allow.

@@ -1,6 +1,7 @@
 """Publishing from several ranks of torch.distributed. The judge is `full_tensor()`: what is loaded must be equal to it,
 bit for bit."""
 
+import contextlib
 import json
 import os
 import re
@@ -181,10 +182,28 @@ def publish_what_changes(here, changing_rank):
         publisher.Changed = known
     with pytest.raises(ww.WeightwireError) as raised:
         ticket.wait(30)
-    if here.rank == changing_rank:
-        with pytest.raises(ww.WeightwireError):
-            here.publisher.drain(30)  # said where it matters, once
     return str(raised.value)
+
+
+def publish_after_what_changed(here, changing_rank):
+    """Nobody asks what became of it: then the next call fails too, on all ranks, and all stay in step."""
+    from weightwire import publisher
+
+    class Changing(publisher.Changed):
+        def __call__(self):
+            return "'w' was changed"
+
+    if here.rank == changing_rank:
+        publisher.Changed, known = Changing, publisher.Changed
+    try:
+        here.publisher.publish(background=True)
+    finally:
+        if here.rank == changing_rank:
+            publisher.Changed = known
+    with contextlib.suppress(ww.WeightwireError):
+        here.publisher.publish()
+    with contextlib.suppress(ww.WeightwireError):
+        here.publisher.drain(30)
 
 
 # --- the tests ---
@@ -264,7 +283,12 @@ def test_weights_that_change_on_one_rank_while_they_are_read(two, bucket):
     two.all(train, 1)
     said = two.all(publish_what_changes, 1)
     assert all("'w' was changed" in sentence for sentence in said), said
-    assert_published(two, bucket, 2, 1)
+    expected = assert_published(two, bucket, 2, 1)
+    two.all(train, 2)
+    two.all(publish_after_what_changed, 1)
+    assert_same_tensors(loaded(bucket), expected)
+    two.all(train, 3)
+    assert_published(two, bucket, 5, 2)
     two.all(close)
 
 

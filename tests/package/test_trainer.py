@@ -57,6 +57,33 @@ def test_every_step_is_a_version_and_the_trainers_log_tells(bucket, tmp_path):
     assert all(entry["weightwire/bytes"] > 0 for entry in logged[1:4])
 
 
+class SwapsAverages(transformers.TrainerCallback):
+    """Evaluates other weights than those that are trained, as moving averages are, and puts them back."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_evaluate = True
+
+    def on_evaluate(self, args, state, control, model=None, **kwargs):
+        for parameter in model.parameters():
+            parameter.data.neg_().neg_()
+
+
+@pytest.mark.parametrize("swaps", [False, True], ids=["plain", "while others change them"])
+def test_weights_are_read_while_the_trainer_computes(bucket, tmp_path, swaps, weightwire_command):
+    model = tiny_model()
+    trainer = trainer_for(model, bucket, tmp_path / "out", steps=6, background=True)
+    trainer.args.save_strategy = "no"
+    if swaps:
+        trainer.eval_dataset = trainer.train_dataset
+        trainer.callback_handler.callbacks.insert(0, SwapsAverages())
+    trainer.train()
+    assert_published(bucket, model)
+    assert_published(bucket, model, version=6)
+    logged = [entry for entry in trainer.state.log_history if "weightwire/version" in entry]
+    assert logged[-1]["weightwire/version"] == 6
+    subprocess.run([weightwire_command, "verify", bucket], check=True)
+
+
 def test_every_nth_step_is_a_version_when_asked_for(bucket, tmp_path):
     model = tiny_model()
     trainer_for(model, bucket, tmp_path / "out", steps=4, every=2).train()

@@ -7,7 +7,6 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from weightwire._reading import optimizer_of_all
 from weightwire.integrations._publish_log import PublishLog, end_leftover
 from weightwire.publisher import Publisher, Ticket
 
@@ -15,9 +14,12 @@ from weightwire.publisher import Publisher, Ticket
 class PublishCallback(TrainerCallback):
     """Publishes the weights after every optimizer step, or every `every` steps, and once before the first.
 
-    The weights are compared and encoded while the trainer computes the next gradients; only its optimizer waits until
-    that is done. Where something else changes the weights (DeepSpeed, optimizers inside the backward pass), the trainer
-    waits right away. What each version cost goes into the trainer's own log: `weightwire/version`, `weightwire/bytes`,
+    The trainer waits only for the comparison and the encoding. With `background=True` it does not wait for them either:
+    they happen while it computes the next gradients, and its optimizer waits until they are done. Nothing but the
+    optimizer may then change the weights between two steps; before evaluations and checkpoints, where others do (moving
+    averages, schedule-free optimizers), the trainer waits all the same.
+
+    What each version cost goes into the trainer's own log: `weightwire/version`, `weightwire/bytes`,
     `weightwire/changed_share`, `weightwire/publish_seconds` (how long the trainer was held).
 
         trainer = Trainer(model, arguments, callbacks=[PublishCallback("s3://bucket/run", dtype=torch.bfloat16)])
@@ -27,11 +29,14 @@ class PublishCallback(TrainerCallback):
     `weightwire.Publisher`; with `distributed=False` only the main process publishes, and the model must be whole there.
     """
 
-    def __init__(self, run: str | os.PathLike[str], *, every: int = 1, **options: Any) -> None:
+    def __init__(
+        self, run: str | os.PathLike[str], *, every: int = 1, background: bool = False, **options: Any
+    ) -> None:
         if every < 1:
             raise ValueError("every must be at least 1")
         self._run = run
         self._every = every
+        self._background = background
         self._options = options
         self._publisher: Publisher | None = None
         self._ticket: Ticket | None = None
@@ -51,23 +56,27 @@ class PublishCallback(TrainerCallback):
         end_leftover(leftover)
         options = {
             "tokenizer": kwargs.get("processing_class"),
-            "optimizer": optimizer_of_all(model, kwargs.get("optimizer")),
+            "optimizer": kwargs.get("optimizer") if self._background else None,
             **self._options,
         }
         self._publisher = Publisher(self._run, model, **options)
         self._log = PublishLog()
+        self._ticket = None
         self._log.publish(self._publisher, state.global_step, background=False)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # At the end of a training, its best weights may be loaded before it says so.
+        # Evaluations may follow, and at the end of a training its best weights are loaded before it says so.
         if self._ticket is not None:
             self._ticket.wait_read()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._publisher is not None and state.global_step % self._every == 0:
-            self._ticket = self._log.publish(self._publisher, state.global_step)
+            ends = control.should_evaluate or control.should_save or control.should_training_stop
+            self._ticket = self._log.publish(
+                self._publisher, state.global_step, background=self._background and not ends
+            )
 
     def on_log(
         self,

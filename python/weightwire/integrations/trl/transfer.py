@@ -13,10 +13,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from weightwire._arrays import named_dtype, torch_dtype
 from weightwire._published import Fp8
-from weightwire._reading import optimizer_of_all
 from weightwire.errors import InvalidArgumentError
 from weightwire.integrations._publish_log import PublishLog, end_leftover
-from weightwire.publisher import Publisher
+from weightwire.publisher import Publisher, Ticket
 
 _log = logging.getLogger("weightwire")
 
@@ -33,22 +32,33 @@ class WeightTransfer:
     `pause` and `resume` do nothing to them. The trainer's `model_version` is the number of the run's version, and
     rollouts of `AsyncGRPOTrainer` carry the version that made them, which its `max_staleness` then bounds.
 
-    `dtype` is what is published, whatever the trainer holds; other keyword arguments are those of
-    `weightwire.Publisher`. The model's configuration and tokenizer go with every anchor.
+    `dtype` is what is published, whatever the trainer holds. With `background=True` the weights of a model that lies
+    whole in the main process, and has no adapters, are read while the trainer computes the next gradients; only its
+    optimizer waits until that is done, and nothing else may change the weights between two steps. Other
+    keyword arguments are those of `weightwire.Publisher`. The model's configuration and tokenizer go with every anchor.
     """
 
-    def __init__(self, run: str | os.PathLike[str], *, dtype: Any = torch.bfloat16, **options: Any) -> None:
+    def __init__(
+        self,
+        run: str | os.PathLike[str],
+        *,
+        dtype: Any = torch.bfloat16,
+        background: bool = False,
+        **options: Any,
+    ) -> None:
         if options.get("when_full", "wait") != "wait":
             raise InvalidArgumentError("TRL counts a version for each synchronisation, so none can be skipped")
         if "lora" in options:
             raise InvalidArgumentError("TRL merges adapters before it sends weights: there is nothing to choose")
         self._run = run
         self._dtype = dtype
+        self._background = background
         self._options = options
         self._trainer: Any = None
         self._publisher: Publisher | None = None
         self._costs = PublishLog()
         self._version: int | None = None
+        self._ticket: Ticket | None = None
 
     def attach(self, trainer: Any) -> None:
         """Tells it whose weights these are. Once, after the trainer is made and before it trains; on every rank."""
@@ -96,21 +106,20 @@ class WeightTransfer:
                 "dtype": self._dtype,
                 "tokenizer": self._trainer.processing_class,
                 "distributed": False,  # TRL puts the weights together, and calls the main process alone
-                "optimizer": optimizer_of_all(model, self._trainer.optimizer),
+                "optimizer": self._trainer.optimizer if self._background and not _is_peft(model) else None,
                 **self._options,
             },
         )
         self._costs = PublishLog()
         self._version = None
+        self._ticket = None
 
     def pause(self) -> None:
         """Nothing: servers pull, and need not stand still."""
 
     def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Publishes. Weights that lie whole in this process are read where they are, while the trainer computes the
-        next gradients; its optimizer waits until that is done.
-
-        Those of a sharded model are put together for
+        """Publishes, and returns once the weights may change again. Weights that lie whole in this process are read
+        where they are, and in the background if that was asked for. Those of a sharded model are put together for
         this call alone, so each is rounded as it comes: `dtype` copies of all of them, in host memory, until it
         returns.
         """
@@ -132,11 +141,12 @@ class WeightTransfer:
         if not whole:
             _refuse_frozen(model, sent)
         step = self._trainer.state.global_step
+        known = self._version if self._ticket is None else self._ticket.version
         # The first one says which version the others follow.
-        background = None if whole and self._version is not None else False
-        ticket = self._costs.publish(publisher, step, model if whole else sent, background=background)
-        made = ticket.version  # None while it is read: each step makes one
-        self._version = self._version + 1 if made is None and self._version is not None else made
+        background = self._background and whole and known is not None
+        self._ticket = self._costs.publish(publisher, step, model if whole else sent, background=background)
+        # While it is read, the next one: each step makes one.
+        self._version = known + 1 if background and known is not None else self._ticket.version
 
     def resume(self) -> None:
         # TRL counts one more after this call, and is then at the number of the version.
