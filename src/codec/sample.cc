@@ -12,7 +12,7 @@ namespace {
 // About this many units of a request are looked at, but never less than one in kMostThinning, and of each entry at
 // least kLeastUnits.
 constexpr std::uint64_t kSampleUnits = 1 << 21;
-constexpr std::uint64_t kMostThinning = 64;
+constexpr std::uint64_t kMostThinning = 256;
 constexpr std::uint64_t kLeastUnits = 1 << 14;
 constexpr std::uint64_t kPieceUnits = 1024;
 
