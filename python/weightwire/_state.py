@@ -166,7 +166,7 @@ def items_of(tensors: Mapping[str, Any], dtype: Any, linear: set[str], *, goes_o
     return items
 
 
-_LARGEST_BUFFER = 1 << 20  # elements
+_LARGEST_BUFFER = 1 << 16  # elements
 
 
 def own_buffers(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -136,11 +136,11 @@ def test_what_went_wrong_is_said_by_the_next_call_if_nobody_asked(bucket, gate):
 
 
 def test_versions_before_one_that_failed_are_sent(bucket, gate):
-    weights = {"w": torch.zeros((1 << 20) + 1, dtype=torch.float64)}
+    weights = {"w": torch.zeros((1 << 16) + 1, dtype=torch.float64)}
     gate.set()
     with (
         pytest.raises(ww.InvalidArgumentError, match="was changed"),
-        ww.Publisher(bucket, weights, dtype=torch.bfloat16, bytes_per_second=2_000_000) as publisher,
+        ww.Publisher(bucket, weights, dtype=torch.bfloat16, bytes_per_second=200_000) as publisher,
     ):
         publisher.publish(0)
         weights["w"] += 1
@@ -155,7 +155,7 @@ def test_versions_before_one_that_failed_are_sent(bucket, gate):
 
 
 def test_the_first_version_too(bucket, gate):
-    weights = {"w": torch.zeros((1 << 20) + 1, dtype=torch.float64)}
+    weights = {"w": torch.zeros((1 << 16) + 1, dtype=torch.float64)}
     with ww.Publisher(bucket, weights, dtype=torch.bfloat16) as publisher:
         ticket = publisher.publish(0, background=True)
         assert gate.reached.wait(60)
