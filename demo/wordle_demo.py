@@ -35,7 +35,7 @@ SERVERS = ("server a", "server b")
 FOLLOWER = "follower"  # of a mirror alone; there to be killed
 UP_SECONDS = 300
 COLUMNS = (
-    f"{'step':>5}  {'reward':>6}  {'changed':>8}  {'bytes':>9}  {'of model':>8}  {'publish':>8}"
+    f"{'step':>5}  {'reward':>6}  {'changed':>8}  {'bytes':>9}  {'of model':>8}  {'held for':>8}"
     f"  {'a: version, lag, pause':>24}  {'b: version, lag, pause':>24}"
 )
 ROWS = 16
@@ -69,6 +69,7 @@ class Table:
             "reward": said["reward"],
             "version": said["weightwire/version"],
             "bytes": said["weightwire/bytes"] or 0,
+            "deltas": said["weightwire/deltas"] or 0,  # those that were still being read come with the next step
             "changed": said["weightwire/changed_share"] or 0.0,
             "publish_s": said["weightwire/publish_seconds"] or 0.0,
             "staleness": said["sample/staleness_mean"],
@@ -93,11 +94,12 @@ class Table:
         print(f"-- {text}", flush=True)
 
     def _line(self, step):
-        share = 100 * step["bytes"] / max(1, self.model_bytes)
-        return (
-            f"{step['step']:>5}  {step['reward']:>6.3f}  {100 * step['changed']:>6.2f} %  {step['bytes']:>9,}"
-            f"  {share:>6.2f} %  {1e3 * step['publish_s']:>5.0f} ms  {step['servers']}"
-        )
+        cost = f"{'-':>8}  {'-':>9}  {'-':>8}"
+        if step["deltas"]:
+            size = step["bytes"] // step["deltas"]
+            cost = f"{100 * step['changed']:>6.2f} %  {size:>9,}  {100 * size / max(1, self.model_bytes):>6.2f} %"
+        held = f"{1e3 * step['publish_s']:>5.0f} ms"
+        return f"{step['step']:>5}  {step['reward']:>6.3f}  {cost}  {held}  {step['servers']}"
 
     def show(self):
         if not self._live:

@@ -28,14 +28,15 @@ def lines(result):
         f"{after['solved']:.1%} after ({(after['solved'] - before['solved']) / max(error, 1e-9):.1f} standard errors, "
         f"the same {games} games each time)"
     )
-    steps = [step for step in result["steps"] if step["bytes"]]
-    sent, full = sum(step["bytes"] for step in steps), result["model_bytes"] * len(steps)
-    changed = sum(step["changed"] for step in steps) / max(1, len(steps))
+    steps = [step for step in result["steps"] if step["deltas"]]
+    versions = sum(step["deltas"] for step in steps)
+    sent, full = sum(step["bytes"] for step in steps), result["model_bytes"] * versions
+    changed = sum(step["changed"] * step["deltas"] for step in steps) / max(1, versions)
     yield (
-        f"bytes: {sent:,} in {len(steps)} versions, {sent / max(1, full):.2%} of the {full:,} that sending the model "
+        f"bytes: {sent:,} in {versions} versions, {sent / max(1, full):.2%} of the {full:,} that sending the model "
         f"each time takes; {changed:.2%} of the weights changed in a step"
     )
-    publish = [step["publish_s"] for step in steps]
+    publish = [step["publish_s"] for step in result["steps"]]
     yield f"trainer held by publishing: median {1e3 * quantile(publish, 0.5):.1f} ms, most {1e3 * max(publish):.1f} ms"
     for name, pauses in result["pauses"].items():
         if pauses:
@@ -69,9 +70,11 @@ def plot(result, path):
     top.plot(*zip(*ends, strict=True), "o", color="#c8553d", label=f"evaluation, {result['games']} games")
     top.set_ylabel("reward")
     top.legend(loc="lower right")
-    share = [100 * step["bytes"] / result["model_bytes"] for step in result["steps"]]
-    bottom.plot(steps, [100 * step["changed"] for step in result["steps"]], color="#c8553d", label="weights changed")
-    bottom.plot(steps, share, color="#1f6f8b", label="bytes sent, of the full model")
+    published = [step for step in result["steps"] if step["deltas"]]
+    share = [100 * step["bytes"] / step["deltas"] / result["model_bytes"] for step in published]
+    at = [step["step"] for step in published]
+    bottom.plot(at, [100 * step["changed"] for step in published], color="#c8553d", label="weights changed")
+    bottom.plot(at, share, color="#1f6f8b", label="bytes sent, of the full model")
     bottom.set_ylabel("%")
     bottom.set_ylim(bottom=0)
     bottom.set_xlabel("step")

@@ -96,7 +96,8 @@ def make_trainer(arguments):
 
 
 REPORTED = [
-    *("reward", "weightwire/version", "weightwire/bytes", "weightwire/changed_share", "weightwire/publish_seconds"),
+    *("reward", "weightwire/version", "weightwire/bytes", "weightwire/deltas", "weightwire/changed_share"),
+    "weightwire/publish_seconds",
     *("sample/staleness_mean", "sample/staleness_max", "sample/dropped_stale_total", "perf/step_s", "perf/fwd_bwd_s"),
     *("perf/rollout_wait_s", "ratio", "kl", "entropy", "clip_ratio/region_mean", "grad_norm"),
 ]

@@ -33,6 +33,7 @@ class PublishLog:
 
     def write_to(self, logs: dict[str, Any], history: list[dict[str, Any]]) -> None:
         """Adds `weightwire/version`, `weightwire/bytes`, `weightwire/changed_share` and `weightwire/publish_seconds`,
+        with `weightwire/deltas`, the number of deltas that the bytes are of,
         summed over what was published since the last time; nothing if nothing was."""
         stats = self._take()
         if not stats or self._publisher is None:
@@ -41,6 +42,7 @@ class PublishLog:
         added = {
             "weightwire/version": stats[-1].version,
             "weightwire/bytes": sum(one.bytes for one in stats),
+            "weightwire/deltas": sum(one.bytes > 0 for one in stats),
             "weightwire/changed_share": sum(one.changed for one in stats) / max(1, sum(one.elements for one in stats)),
             "weightwire/publish_seconds": self._held_before - held_before,
         }

@@ -19,8 +19,9 @@ class PublishCallback(TrainerCallback):
     optimizer may then change the weights between two steps; before evaluations and checkpoints, where others do (moving
     averages, schedule-free optimizers), the trainer waits all the same.
 
-    What each version cost goes into the trainer's own log: `weightwire/version`, `weightwire/bytes`,
-    `weightwire/changed_share`, `weightwire/publish_seconds` (how long the trainer was held).
+    What each version cost goes into the trainer's own log: `weightwire/version`, `weightwire/bytes` (of how many
+    versions: `weightwire/deltas`), `weightwire/changed_share`, `weightwire/publish_seconds` (how long the trainer was
+    held). What is still being read is in the next log.
 
         trainer = Trainer(model, arguments, callbacks=[PublishCallback("s3://bucket/run", dtype=torch.bfloat16)])
 
