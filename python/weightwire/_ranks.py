@@ -20,7 +20,7 @@ from weightwire import _core, errors
 from weightwire._lora import Lora
 from weightwire._published import Fp8, Lazy
 from weightwire._shards import Held, held_of
-from weightwire._state import State, items_of, linear_names, own_buffers, tensors_of
+from weightwire._state import State, items_of, linear_names, own_buffers, tensors_of, watched
 from weightwire.errors import InvalidArgumentError, WeightwireError
 
 _BLOCK = 128
@@ -324,21 +324,17 @@ class Ranks:
         self._check_names(tensors, aliases)
         linear = linear_names(model, tensors) if isinstance(self._dtype, Fp8) else set()
         mine: dict[str, Any] = {}
-        watched: dict[str, Any] = {}
+        whole: dict[str, Any] = {}
         for name in self._plan.sources:
             held = held_of(name, tensors[aliases.get(name, name)])
             if held is None:
                 raise InvalidArgumentError(f"this rank holds nothing of '{name}' any more: make a new publisher")
             if 0 not in held.extent:
                 mine[name] = held.data
-                watched[name] = tensors[aliases.get(name, name)]
+                whole[name] = tensors[aliases.get(name, name)]
         goes_on = goes_on and not any(isinstance(tensor, Lazy) for tensor in mine.values())
-        if goes_on:
-            own = own_buffers(model, mine)
-            # A copy is nobody's to change; a shard is watched with the tensor that it is of.
-            watched = {name: tensor for name, tensor in watched.items() if own[name] is mine[name]}
-            mine = own
-        return State(items_of(mine, self._dtype, linear, goes_on=goes_on), {}, watched, goes_on)
+        own = own_buffers(model, mine) if goes_on else mine
+        return State(items_of(own, self._dtype, linear, goes_on=goes_on), {}, watched(whole, mine, own), goes_on)
 
     def _check_names(self, tensors: dict[str, Any], aliases: dict[str, str]) -> None:
         """The names, and which of them are tied, were agreed upon when the publisher was made."""

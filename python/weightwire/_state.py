@@ -20,7 +20,7 @@ class State(NamedTuple):
     tensors: list[Item]
     aliases: dict[str, str]
     read: dict[str, Any]
-    """What the tensors are read from."""
+    """What they are read from, and others may change."""
     goes_on: bool
     """Whether it may be read while the model computes."""
 
@@ -175,7 +175,8 @@ def own_buffers(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
     if _is_module(model):
         places = {place_of(local_of(buffer)) for buffer in unwrap(model).buffers()} - {None}
     else:
-        places = {place_of(tensor) for tensor in tensors.values() if math.prod(tensor.shape) <= _LARGEST_BUFFER}
+        small = (tensor for tensor in tensors.values() if math.prod(getattr(tensor, "shape", ())) <= _LARGEST_BUFFER)
+        places = {place_of(tensor) for tensor in small} - {None}
     copied = {}
     for name, tensor in tensors.items():
         copy = getattr(tensor, "clone", None) or getattr(tensor, "copy", None)
@@ -183,16 +184,21 @@ def own_buffers(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
     return copied
 
 
+def watched(tensors: Mapping[str, Any], held: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are read where they lie: not copies, which are nobody's to change. A DTensor itself and not what is
+    held of it, as torch counts what is written to it."""
+    return {name: tensors[name] for name in held if own[name] is held[name]}
+
+
 def state_of(model: Any, dtype: Any, lora: Lora = "adapter", *, goes_on: bool = False) -> State:
     """All of a model, for the core. `goes_on`: the model computes while it is read; not for one that has Lazy tensors,
     whose adapters may be merged by others meanwhile."""
     tensors, aliases = tensors_of(model, lora)
     linear = linear_names(model, tensors) if isinstance(dtype, Fp8) else set()
-    tensors = {name: whole_of(name, tensor) for name, tensor in tensors.items()}
-    goes_on = goes_on and not any(isinstance(tensor, Lazy) for tensor in tensors.values())
-    if goes_on:
-        tensors = own_buffers(model, tensors)
-    return State(items_of(tensors, dtype, linear, goes_on=goes_on), aliases, tensors, goes_on)
+    whole = {name: whole_of(name, tensor) for name, tensor in tensors.items()}
+    goes_on = goes_on and not any(isinstance(tensor, Lazy) for tensor in whole.values())
+    own = own_buffers(model, whole) if goes_on else whole
+    return State(items_of(own, dtype, linear, goes_on=goes_on), aliases, watched(tensors, whole, own), goes_on)
 
 
 def target_of(target: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...], Any]]:

@@ -53,6 +53,7 @@ class _Open:
         self._core = core
         self._process = Process()
         self.background: Background[_core.Ticket] = Background()
+        self.ranks: Ranks | None = None  # ends its core when nobody has it any more
         self.held = None if optimizer is None else Held(optimizer, self.background)
         self._end = weakref.finalize(self, _end, core, carried, run, keeps, self._process, self.background, self.held)
 
@@ -179,6 +180,10 @@ class Ticket:
         """Until the weights have been read and may change again, which they may at once unless they are read in the
         background. Raises if that failed, and `WaitTimeout` after `timeout` seconds."""
         self._publisher.background.holding(lambda: self._wait_read(timeout))
+
+    def _is_read(self, timeout: float) -> bool:
+        """Whether it is, or failed to be, after so long at most."""
+        return bool(self._publisher.background.holding(lambda: wait_for([self._read], timeout)).done)
 
     def _wait_read(self, timeout: float | None) -> None:
         if not wait_for([self._read], timeout).done:
@@ -373,6 +378,7 @@ class Publisher:
             raise
         # Every anchor reads the carried files anew, so they stay as long as the core works.
         self._open = _Open(self._core, carried, os.fspath(run), state is not None, optimizer)
+        self._open.ranks = self._ranks
         self._turn = threading.Lock()  # one thread at a time publishes
         for warning in self.stats.warnings:
             _log.warning(warning)
@@ -397,9 +403,9 @@ class Publisher:
         number = self._step + 1
         core = self._core
         try:
+            self._open.background.settle()
             if step is not None:
                 number = whole_number("step", step)
-            self._open.background.settle()
             model = self._model if model is None else model
             if model is None:
                 raise InvalidArgumentError("nothing to publish: the publisher was made without a model")

@@ -26,9 +26,6 @@ class MemoryPool {
   static constexpr std::size_t Rounded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
   // Memory of that size, not filled, for any type; nullptr if there is not as much left.
   void* Take(std::size_t bytes);
-  // All of it can be taken again. REQUIRES: nobody needs what was taken.
-  void Clear() { taken_ = 0; }
-  [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] bool Holds(const void* memory) const;
 
  private:

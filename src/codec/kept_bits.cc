@@ -7,24 +7,39 @@
 namespace weightwire {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
+// Of a version that changes little.
+constexpr std::size_t kSmallPieceBytes = std::size_t{64} << 10;
+constexpr std::size_t kPieceBytes = LargeBlock::kPage;
 constexpr std::uint32_t kStretchUnits = 1 << 16;
 
 }  // namespace
 
-Result<void*> KeptBits::Room(std::size_t bytes) {
+std::uint8_t* KeptBits::Piece::Take(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 64;
+  if (bytes > size() - taken) return nullptr;
+  std::uint8_t* const begin = large ? reinterpret_cast<std::uint8_t*>(large.begin()) : small.data();
+  std::uint8_t* const room = begin + taken;
+  taken = std::min(size(), taken + (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  return room;
+}
+
+Result<std::uint8_t*> KeptBits::Room(std::size_t bytes) {
   if (!pieces_.empty()) {
-    if (void* const room = pieces_.back()->Take(bytes); room != nullptr) return room;
+    if (std::uint8_t* const room = pieces_.back().Take(bytes); room != nullptr) return room;
   }
-  std::shared_ptr<MemoryPool> piece;
-  if (!spare_.empty() && bytes <= kPieceBytes) {
+  Piece piece;
+  if (!spare_.empty() && bytes <= spare_.back().size()) {
     piece = std::move(spare_.back());
     spare_.pop_back();
+  } else if (pieces_.empty() && spare_.empty() && bytes <= kSmallPieceBytes) {
+    piece.small.resize(kSmallPieceBytes);
   } else {
-    piece = MemoryPool::Make(std::max(bytes, kPieceBytes));
+    piece.large = LargeBlock::Allocate(std::max(bytes, kPieceBytes));
+    if (!piece.large) {
+      return Error(ErrorCode::kIo, "there is not enough memory for the bits that a publish replaces");
+    }
   }
-  if (piece == nullptr) return Error(ErrorCode::kIo, "there is not enough memory for the bits that a publish replaces");
-  void* const room = piece->Take(bytes);
+  std::uint8_t* const room = piece.Take(bytes);
   pieces_.push_back(std::move(piece));
   return room;
 }
@@ -38,8 +53,8 @@ Status KeptBits::Keep(std::size_t entry, std::uint64_t first_unit, std::span<con
                          : std::lower_bound(positions.begin(), positions.end(), start + kStretchUnits);
     const auto count = static_cast<std::size_t>(end - positions.begin());
     const std::size_t units_size = old_units.size() / positions.size() * count;
-    WW_TRY(void* const room, Room(count * sizeof(std::uint16_t) + units_size));
-    auto* const kept_positions = static_cast<std::uint16_t*>(room);
+    WW_TRY(std::uint8_t* const room, Room(count * sizeof(std::uint16_t) + units_size));
+    auto* const kept_positions = reinterpret_cast<std::uint16_t*>(room);
     auto* const kept_units = reinterpret_cast<std::uint8_t*>(kept_positions + count);
     for (std::size_t k = 0; k < count; ++k) kept_positions[k] = static_cast<std::uint16_t>(positions[k] - start);
     std::memcpy(kept_units, old_units.data(), units_size);
@@ -51,12 +66,21 @@ Status KeptBits::Keep(std::size_t entry, std::uint64_t first_unit, std::span<con
 }
 
 void KeptBits::Clear() {
-  for (std::shared_ptr<MemoryPool>& piece : pieces_) {
-    if (piece->size() != kPieceBytes) continue;  // of an unusual state
-    piece->Clear();
+  spare_.clear();
+  for (Piece& piece : pieces_) {
+    if (!piece.large) continue;
+    piece.taken = 0;
     spare_.push_back(std::move(piece));
   }
   pieces_.clear();
+}
+
+std::size_t KeptBits::memory_bytes() const {
+  std::size_t bytes = 0;
+  for (const std::vector<Piece>* pieces : {&pieces_, &spare_}) {
+    for (const Piece& piece : *pieces) bytes += piece.size();
+  }
+  return bytes;
 }
 
 }  // namespace weightwire

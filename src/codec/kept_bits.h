@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "base/memory_pool.h"
+#include "base/large_block.h"
 #include "base/result.h"
 
 namespace weightwire {
@@ -19,9 +18,9 @@ struct ReplacedUnits {
   std::span<const std::uint8_t> old_units;   // one for each position
 };
 
-// Few large pieces of memory, in large pages: a model has thousands of stretches, and small pages that come one by one
-// from the system, for every version anew, cost more than what is written to them. Movable; what it holds stays where
-// it is. One thread at a time.
+// A small piece of memory and then few large ones, in large pages: a model has thousands of stretches, and small pages
+// that come one by one from the system, for every version anew, cost more than what is written to them. Movable; what
+// it holds stays where it is. One thread at a time.
 class KeptBits {
  public:
   // Copies `old_units`, one for each of the `positions`, which are ascending and count from `first_unit`, and appends
@@ -29,14 +28,27 @@ class KeptBits {
   Status Keep(std::size_t entry, std::uint64_t first_unit, std::span<const std::uint32_t> positions,
               std::span<const std::uint8_t> old_units, std::vector<ReplacedUnits>& replaced);
 
-  // The same memory for other bits: those that it holds are not needed any more.
+  // The same memory for other bits: those that it holds are not needed any more. What they did not need is given back.
   void Clear();
 
- private:
-  Result<void*> Room(std::size_t bytes);
+  // What it takes.
+  [[nodiscard]] std::size_t memory_bytes() const;
 
-  std::vector<std::shared_ptr<MemoryPool>> pieces_;  // the last one has room
-  std::vector<std::shared_ptr<MemoryPool>> spare_;   // empty ones
+ private:
+  struct Piece {
+    LargeBlock large;
+    std::vector<std::uint8_t> small;  // if it is not large
+    std::size_t taken = 0;
+
+    [[nodiscard]] std::size_t size() const { return large ? large.size() : small.size(); }
+    // nullptr if there is not as much left.
+    std::uint8_t* Take(std::size_t bytes);
+  };
+
+  Result<std::uint8_t*> Room(std::size_t bytes);
+
+  std::vector<Piece> pieces_;  // the last one has room
+  std::vector<Piece> spare_;   // empty ones, all large
 };
 
 }  // namespace weightwire

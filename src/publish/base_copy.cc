@@ -158,10 +158,10 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
     encoded = EncodeDelta(request, kernels_, pool_, scratch_);
     if (!encoded->ok()) return;
     for (const ReplacedUnits& units : encoded->value().replaced) {
-      step.bytes += units.positions.size_bytes() + units.old_units.size();
       step.replaced[units.entry].push_back(units);
     }
     step.kept = std::move(encoded->value().kept);
+    for (const KeptBits& kept : step.kept) step.bytes += kept.memory_bytes();
     for (auto& [tensor, units] : step.replaced) {
       std::ranges::sort(units, {}, &ReplacedUnits::first_unit);
     }

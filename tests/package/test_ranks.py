@@ -152,6 +152,17 @@ def stats(here):
     return here.publisher.stats
 
 
+def drop_while_it_is_read(here):
+    """Only the ticket is left, and the publisher is part of a cycle."""
+    import gc
+
+    ticket = here.publisher.publish(background=True)
+    here.publisher.cycle = here.publisher
+    del here.publisher
+    gc.collect()
+    return ticket.wait(30).version
+
+
 def train_while_it_is_read(here, run, steps):
     """The states that were published, as rank 0 sees them."""
     optimizer = torch.optim.AdamW(here.model.parameters(), lr=0.01)
@@ -274,6 +285,15 @@ def test_training_goes_on_while_shards_are_read(two, bucket):
     states = two.all(train_while_it_is_read, str(bucket), 6)[0]
     for version, state in enumerate(states):
         assert_same_tensors(loaded(bucket, version), state)
+
+
+def test_a_publisher_lives_as_long_as_its_tickets(two, bucket):
+    two.all(make_fsdp)
+    two.all(open_publisher, str(bucket))
+    assert_published(two, bucket, 0, 0)
+    two.all(train, 1)
+    assert two.all(drop_while_it_is_read) == [1, 1]
+    assert_same_tensors(loaded(bucket), two.all(whole)[0])
 
 
 def test_weights_that_change_on_one_rank_while_they_are_read(two, bucket):

@@ -1,6 +1,7 @@
 """Weights that are read while the training goes on: only the optimizer waits, and what changes them all the same is
 found out."""
 
+import array
 import gc
 import subprocess
 import sys
@@ -292,6 +293,53 @@ def test_many_threads_drain_while_one_publishes(bucket):
     assert not raised
     assert [ticket.version for ticket in tickets] == list(range(40))
     assert_same_tensors(ww.load(bucket, framework="torch"), published(model))
+
+
+def test_a_write_to_a_tensor_of_a_mesh_is_found_out(bucket, gate):
+    """torch counts it for the DTensor, and not for what this process holds of it."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        weights = {"w": distribute_tensor(torch.zeros(1 << 17, dtype=torch.float64), mesh, [Replicate()])}
+        with ww.Publisher(bucket, weights, dtype=torch.bfloat16) as publisher:
+            ticket = publisher.publish(0, background=True)
+            assert gate.reached.wait(60)
+            weights["w"].add_(1)
+            gate.set()
+            with pytest.raises(ww.InvalidArgumentError, match="was changed"):
+                ticket.wait()
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_log_does_not_swallow_what_went_wrong(bucket, gate):
+    from weightwire.integrations._publish_log import PublishLog
+
+    model = double_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    log = PublishLog()
+    with first_version(bucket, model, gate, optimizer=optimizer) as publisher:
+        log.publish(publisher, 1)
+        assert gate.reached.wait(60)
+        with torch.no_grad():
+            model[2].bias += 1
+        gate.set()
+        publisher._open.background.finished()
+        logs = {}
+        log.write_to(logs, [])
+        assert logs == {}
+        with pytest.raises(ww.InvalidArgumentError, match="was changed"):
+            optimizer.step()
+
+
+def test_arrays_without_a_shape_are_read_in_the_background(bucket):
+    with ww.Publisher(bucket, {"w": array.array("f", range(10))}) as publisher:
+        publisher.publish(0, background=True)
+    assert ww.load(bucket)["w"].tolist() == list(range(10))
 
 
 def test_a_closed_publisher_says_so(bucket):

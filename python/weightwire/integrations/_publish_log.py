@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from typing import Any
 
@@ -57,10 +56,10 @@ class PublishLog:
         """Of what is known of so far, in order."""
         known: list[TicketStats] = []
         while self._tickets:
-            with contextlib.suppress(WeightwireError):  # what went wrong is in the stats, and raised where it matters
-                self._tickets[0].wait_read(_GRACE)
+            if not self._tickets[0]._is_read(_GRACE):
+                break
             stats = self._tickets[0].stats
-            if stats.stage == "reading" or (self._waits and not self._tickets[0].done):
+            if self._waits and not self._tickets[0].done:
                 break
             self._tickets.pop(0)
             if stats.stage == "failed":
