@@ -304,10 +304,10 @@ constexpr Target kTargets[] = {
 
 std::vector<const Kernels*> AllKernels() {
   // Asked once: on a virtual machine an answer can take tens of microseconds.
-  static const std::int64_t supported = hwy::SupportedTargets();
+  static const std::int64_t kSupported = hwy::SupportedTargets();
   std::vector<const Kernels*> all;
   for (const Target& target : kTargets) {
-    if ((supported & target.bit) != 0) all.push_back(target.get());
+    if ((kSupported & target.bit) != 0) all.push_back(target.get());
   }
   all.push_back(ScalarKernels());
   return all;
