@@ -103,7 +103,8 @@ class PyRankPublisher {
     });
   }
 
-  // (messages to put, keys of messages to deliver, keys to remove).
+  // (messages to put, keys of messages to deliver, keys to remove). The first and the last are given again until they
+  // are done.
   nb::tuple BoardWork(double at_most) {
     const std::shared_ptr<RankRunner> runner = session_->OpenRunner();
     RankRunner::BoardWork work;
@@ -120,6 +121,12 @@ class PyRankPublisher {
     return nb::make_tuple(outgoing, wanted, unneeded);
   }
 
+  void BoardDone() {
+    const std::shared_ptr<RankRunner> runner = session_->OpenRunner();
+    const nb::gil_scoped_release release;
+    runner->BoardDone();
+  }
+
   void Deliver(const std::string& key, const std::string& text) {
     const std::shared_ptr<RankRunner> runner = session_->OpenRunner();
     const nb::gil_scoped_release release;
@@ -130,6 +137,12 @@ class PyRankPublisher {
     const std::shared_ptr<RankRunner> runner = session_->OpenRunner();
     const nb::gil_scoped_release release;
     runner->LoseTouch({ErrorCode::kUnavailable, why});
+  }
+
+  void RegainTouch() {
+    const std::shared_ptr<RankRunner> runner = session_->OpenRunner();
+    const nb::gil_scoped_release release;
+    runner->RegainTouch();
   }
 
   void Close() { session_->Close(); }
@@ -161,8 +174,10 @@ void BindRankPublisher(nb::module_& module) {
       .def("publish", &PyRankPublisher::Publish, nb::arg(), nb::arg(), nb::arg().none())
       .def("refuse", &PyRankPublisher::Refuse)
       .def("board_work", &PyRankPublisher::BoardWork)
+      .def("board_done", &PyRankPublisher::BoardDone)
       .def("deliver", &PyRankPublisher::Deliver)
       .def("lose_touch", &PyRankPublisher::LoseTouch)
+      .def("regain_touch", &PyRankPublisher::RegainTouch)
       .def("drain", &PyRankPublisher::Drain, nb::arg("timeout").none())
       .def("close", &PyRankPublisher::Close)
       .def("status", &PyRankPublisher::Describe)

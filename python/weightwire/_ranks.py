@@ -12,6 +12,7 @@ import re
 import socket
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,6 +28,10 @@ _BLOCK = 128
 _SHORTEST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.05
 _IDLE_PAUSE = 0.5  # something to put ends it
+# A connection on which nothing is said for long is cut by many a firewall.
+_LONGEST_SILENCE = 30.0
+_CONNECT_SECONDS = 2.0
+_LONGEST_CONNECT_PAUSE = 10.0
 
 
 class Part(NamedTuple):
@@ -162,16 +167,20 @@ def plan(announcements: list[Announcement], rank: int) -> Plan:
         if 0 not in part.extent
     ]
     tensors = [(name, dtype, shape) for name, (dtype, shape) in sorted(layout.items())]
-    return Plan(tensors, aliases, {name for name in mine}, boxes)
+    return Plan(tensors, aliases, mine, boxes)
 
 
 class _Pump:
-    """Brings messages between the core and the store, in a thread of its own."""
+    """Brings messages between the core and the store, in a thread of its own. A connection that breaks is made again,
+    by `connect`: what was said is still on the board, and what was not is said then."""
 
-    def __init__(self, core: _core.RankPublisher, store: Any, rank: int) -> None:
+    def __init__(self, core: _core.RankPublisher, store: Any, rank: int, connect: Callable[[], Any]) -> None:
         self._core = core
         self._store = store
+        self._server = store if rank == 0 else None  # lives as long as this
         self._rank = rank
+        self._connect = connect
+        self._said = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="weightwire-ranks", daemon=True)
         self._thread.start()
@@ -186,18 +195,41 @@ class _Pump:
             outgoing, wanted, unneeded = self._core.board_work(pause)
             try:
                 moved = self._move(outgoing, wanted, unneeded)
-            except Exception as error:  # whatever torch raises: the store is gone, and with it rank 0
-                if self._stop.is_set():
-                    return
-                self._core.lose_touch(f"rank {self._rank} cannot reach rank 0 any more: {_first_line(error)}")
-                self._stop.wait(_IDLE_PAUSE)
+            except Exception as error:  # whatever torch raises
+                self._find_again(error)
                 continue
+            if self._stop.is_set():
+                return  # nobody waited for this thread any more, and the core is closed
+            self._core.board_done()
             if moved or outgoing:
                 pause = _SHORTEST_PAUSE
             else:
                 pause = _IDLE_PAUSE if not wanted else min(_LONGEST_PAUSE, pause * 1.5)
 
+    def _find_again(self, error: Exception) -> None:
+        """Until the store is reached again. If that does not work at once, the store is gone, and with it rank 0."""
+        told = False
+        pause = _IDLE_PAUSE
+        while not self._stop.is_set():
+            try:
+                self._store = self._connect()
+            except Exception:
+                if not told:
+                    self._core.lose_touch(f"rank {self._rank} cannot reach rank 0 any more ({_first_line(error)})")
+                told = True
+                self._stop.wait(pause)
+                pause = min(_LONGEST_CONNECT_PAUSE, 2 * pause)
+                continue
+            if told:
+                self._core.regain_touch()
+            return
+
     def _move(self, outgoing: list[tuple[str, str]], wanted: list[str], unneeded: list[str]) -> bool:
+        if outgoing or wanted or unneeded:
+            self._said = time.monotonic()
+        elif time.monotonic() - self._said > _LONGEST_SILENCE:
+            self._said = time.monotonic()
+            self._store.check(["still here"])
         for key, text in outgoing:
             self._store.set(key, text)
         moved = False
@@ -243,8 +275,8 @@ class Ranks:
         options = {**settled.options, "rank": self.rank, "ranks": ranks, "rank_timeout": settled.rank_timeout}
         if options["threads"] == 0:
             options["threads"] = max(1, (os.cpu_count() or 1) // hosts.count(hosts[self.rank]))
-        self.core, store = self._open(settled.run, options, hosts, settled.rank_timeout)
-        self._pump = _Pump(self.core, store, self.rank)
+        self.core, store, connect = self._open(settled.run, options, hosts, settled.rank_timeout)
+        self._pump = _Pump(self.core, store, self.rank, connect)
         # A thread that wakes up while the interpreter ends would end it badly.
         self._finish = weakref.finalize(self, _close, self._pump, self.core, os.getpid())
         atexit.register(self._finish)
@@ -254,7 +286,7 @@ class Ranks:
     ) -> tuple[Settled, list[Announcement]]:
         import torch.distributed as dist
 
-        host = socket.gethostname()
+        host = _machine()
         settled: Settled | None = None
         own_error: BaseException | None = None
         try:
@@ -277,7 +309,7 @@ class Ranks:
 
     def _open(
         self, run: str, options: dict[str, Any], hosts: list[str], timeout: float
-    ) -> tuple[_core.RankPublisher, Any]:
+    ) -> tuple[_core.RankPublisher, Any, Callable[[], Any]]:
         import torch.distributed as dist
 
         core: _core.RankPublisher | None = None
@@ -289,7 +321,7 @@ class Ranks:
                 core = self._make(run, options, "")
                 store = _serve(timeout)
                 # The address that the others use already, if any is known.
-                host = "127.0.0.1" if len(set(hosts)) == 1 else os.environ.get("MASTER_ADDR", hosts[0])
+                host = "127.0.0.1" if len(set(hosts)) == 1 else os.environ.get("MASTER_ADDR", socket.gethostname())
                 told = [(host, store.port, core.start())]
             except BaseException as error:
                 own_error = error
@@ -297,7 +329,7 @@ class Ranks:
         if self.rank != 0 and told[0] is not None:
             try:
                 host, port, start = told[0]
-                store = _connect(host, port, timeout)
+                store = _connect(host, port, timeout, timeout)
                 core = self._make(run, options, start)
             except BaseException as error:
                 own_error = error
@@ -307,7 +339,8 @@ class Ranks:
             raise own_error
         _raise_first(failures)
         assert core is not None
-        return core, store
+        host, port, _ = told[0]
+        return core, store, lambda: _connect(host, port, _CONNECT_SECONDS, timeout)
 
     def _make(self, run: str, options: dict[str, Any], start: str) -> _core.RankPublisher:
         return _core.RankPublisher(run, options, self._plan.layout, self._plan.aliases, self._plan.boxes, start)
@@ -356,6 +389,14 @@ class Ranks:
         atexit.unregister(self._finish)
 
 
+def _machine() -> str:
+    """Where this process runs. Machines that were cloned may have one name."""
+    boot = ""
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        boot = file.read().strip()
+    return f"{socket.gethostname()} {boot}"
+
+
 def _failure(error: BaseException) -> Failure:
     return Failure(type(error).__name__, _first_line(error))
 
@@ -376,10 +417,12 @@ def _serve(timeout: float) -> Any:
     return dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=seconds)
 
 
-def _connect(host: str, port: int, timeout: float) -> Any:
+def _connect(host: str, port: int, connect_seconds: float, timeout: float) -> Any:
     import datetime
 
     import torch.distributed as dist
 
-    seconds = datetime.timedelta(seconds=timeout)
-    return dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=seconds)
+    seconds = datetime.timedelta(seconds=connect_seconds)
+    store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=seconds)
+    store.set_timeout(datetime.timedelta(seconds=timeout))
+    return store

@@ -21,6 +21,11 @@ constexpr MonotonicTime kFirstPause = std::chrono::milliseconds(500);
 constexpr int kMostDoublings = 5;
 // So many verdicts are kept for a rank that has not seen them.
 constexpr std::size_t kMostTold = 256;
+// So many ends of anchors are. A rank that comes later has been told of the next anchor, and writes that.
+constexpr std::size_t kMostEnded = 2;
+// An anchor is all of the model: one that failed is not begun again at once.
+constexpr MonotonicTime kAnchorPause = std::chrono::minutes(1);
+constexpr int kMostAnchorDoublings = 6;
 
 std::span<const std::uint8_t> BytesOf(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
@@ -33,6 +38,17 @@ MonotonicTime DecidingTime(const CommitterOptions& options) { return options.dea
 
 Error Disagree(std::uint64_t rank, const std::string& what) {
   return {ErrorCode::kMismatch, fmt::format("rank {} and rank 0 disagree about {}", rank, what)};
+}
+
+// Since when a rank that has not reported has been silent: of all these the one who has been so for the longest.
+template <typename Report>
+std::optional<MonotonicTime> EarliestSilence(const std::vector<std::optional<Report>>& reports,
+                                             const std::vector<MonotonicTime>& heard) {
+  std::optional<MonotonicTime> earliest;
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (!reports[rank].has_value()) earliest = std::min(earliest.value_or(heard[rank]), heard[rank]);
+  }
+  return earliest;
 }
 
 // The digests of whole tensors, from those of all ranks' shards.
@@ -62,6 +78,7 @@ RankCommitter::RankCommitter(Run run, CommitterOptions options, Random& random, 
 
 GroupStart RankCommitter::Start() const {
   GroupStart start;
+  start.run = run_.wire().run;
   start.next_anchor = next_anchor_;
   if (newest_.has_value()) {
     start.newest = newest_->record.version;
@@ -83,7 +100,7 @@ std::vector<std::string> RankCommitter::Wanted() const {
     for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
       if (reports_[rank].has_value()) continue;
       keys.push_back(ReportKey(call_, rank));
-      if (heard_.has_value()) keys.push_back(AliveKey(fmt::to_string(call_), rank, alive_[rank]));
+      keys.push_back(AliveKey(fmt::to_string(call_), rank, alive_[rank]));
     }
   }
   if (anchor_.has_value() && !anchor_->assembled.has_value()) {
@@ -102,7 +119,7 @@ void RankCommitter::Deliver(const std::string& key, const std::string& text, Mon
       auto report = ParseRankReport(text);
       if (!report.ok()) return Fail(report.error().In(fmt::format("the report of rank {}", rank)), false, now);
       reports_[rank] = std::move(report).value();
-      heard_ = heard_.value_or(now);
+      Heard(rank, now);
       if (reports_[rank]->error.has_value()) {
         return Fail(reports_[rank]->error->In(fmt::format("rank {}", rank)), reports_[rank]->needs_rebase, now);
       }
@@ -111,25 +128,22 @@ void RankCommitter::Deliver(const std::string& key, const std::string& text, Mon
     }
     if (key == AliveKey(fmt::to_string(call_), rank, alive_[rank]) && !job_.has_value()) {
       ++alive_[rank];
-      heard_ = now;
-      outgoing_.push_back({AliveKey(fmt::to_string(call_), std::nullopt, alive_told_++), "1"});
+      Heard(rank, now);
+      TellAlive();
       return;
     }
     if (anchor_.has_value() && key == AliveKey(ToHex(anchor_->name.id), rank, anchor_->alive[rank])) {
       ++anchor_->alive[rank];
-      anchor_->heard = now;
-      unneeded_.push_back(key);
+      anchor_->heard[rank] = now;
       return;
     }
     if (anchor_.has_value() && key == PieceKey(anchor_->name.id, rank) && !anchor_->pieces[rank].has_value()) {
       auto report = ParsePieceReport(text);
       if (report.ok() && !report.value().error.has_value()) {
         anchor_->pieces[rank] = std::move(report).value();
-        anchor_->heard = now;
         return;
       }
-      anchor_error_ = (report.ok() ? *report.value().error : report.error()).In(fmt::format("rank {}", rank));
-      DropAnchor();
+      GiveUpAnchor((report.ok() ? *report.value().error : report.error()).In(fmt::format("rank {}", rank)), now);
       return;
     }
     for (auto& [call, told] : told_) {
@@ -144,6 +158,18 @@ void RankCommitter::Deliver(const std::string& key, const std::string& text, Mon
 }
 
 // --- deciding ---
+
+void RankCommitter::Heard(std::uint64_t rank, MonotonicTime now) {
+  if (!begun_.has_value()) {
+    begun_ = now;
+    heard_.assign(options_.ranks, now);
+  }
+  heard_[rank] = now;
+}
+
+void RankCommitter::TellAlive() {
+  outgoing_.push_back({AliveKey(fmt::to_string(call_), std::nullopt, alive_told_++), "1"});
+}
 
 void RankCommitter::Fail(const Error& error, bool rebase, MonotonicTime now) {
   Verdict verdict;
@@ -164,7 +190,6 @@ void RankCommitter::Tell(Verdict verdict, MonotonicTime now) {
   for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
     told.keys.push_back(ReportKey(call_, rank));
     told.keys.push_back(SeenKey(call_, rank));
-    for (std::uint64_t i = 0; i < alive_[rank]; ++i) told.keys.push_back(AliveKey(fmt::to_string(call_), rank, i));
   }
   for (std::uint64_t i = 0; i < alive_told_; ++i) told.keys.push_back(AliveKey(fmt::to_string(call_), std::nullopt, i));
   told_.emplace(call_, std::move(told));
@@ -173,7 +198,7 @@ void RankCommitter::Tell(Verdict verdict, MonotonicTime now) {
   reports_.assign(options_.ranks, std::nullopt);
   alive_.assign(options_.ranks, 0);
   alive_told_ = 0;
-  heard_.reset();
+  begun_.reset();
   job_.reset();
   maybe_committed_ = false;
   attempts_ = 0;
@@ -190,7 +215,9 @@ void RankCommitter::Decide(MonotonicTime now) {
     return;
   }
   job_ = std::move(job).value();
-  heard_ = now;
+  decided_ = now;
+  // Whoever reported first has waited for the last, and now waits for the store.
+  TellAlive();
 }
 
 Result<const RankCommitter::Cover*> RankCommitter::CheckShards(const std::shared_ptr<const Layout>& layout,
@@ -307,26 +334,24 @@ Result<AssembledAnchor> RankCommitter::Assemble(const AnchorName& name, const Co
 
 bool RankCommitter::Tick(MonotonicTime now) {
   bool changed = false;
-  const MonotonicTime patience = DecidingTime(options_);
-  if (heard_.has_value() && !job_.has_value() && now - *heard_ > patience) {
-    std::string missing;
+  const auto silent = [&](const auto& reports, const std::vector<MonotonicTime>& heard, MonotonicTime patience) {
+    std::string ranks;
     for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
-      if (!reports_[rank].has_value()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+      if (reports[rank].has_value() || now - heard[rank] <= patience) continue;
+      ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
     }
-    Fail({ErrorCode::kUnavailable, fmt::format("nothing was heard of rank {} for {} s", missing,
-                                               std::chrono::duration_cast<std::chrono::seconds>(patience).count())},
-         false, now);
+    return Error(ErrorCode::kUnavailable,
+                 fmt::format("nothing was heard of rank {} for {} s", ranks,
+                             std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
+  };
+  if (const auto time_out = CallTimesOut(); time_out.has_value() && now >= *time_out) {
+    Fail(job_.has_value() ? *last_error_ : silent(reports_, heard_, DecidingTime(options_)), false, now);
     changed = true;
   }
-  if (job_.has_value() && !job_busy_ && !maybe_committed_ && last_error_.has_value() && now - *heard_ > patience) {
-    Fail(*last_error_, false, now);
-    changed = true;
-  }
-  if (anchor_.has_value() && !anchor_->assembled.has_value() && now - anchor_->heard > options_.deadline) {
-    anchor_error_ =
-        Error(ErrorCode::kUnavailable,
-              fmt::format("not all ranks wrote their piece of the anchor of version {}", anchor_->name.version));
-    DropAnchor();
+  if (const auto time_out = AnchorTimesOut(); time_out.has_value() && now >= *time_out) {
+    GiveUpAnchor(silent(anchor_->pieces, anchor_->heard, options_.deadline)
+                     .In(fmt::format("cannot write an anchor of version {}", anchor_->name.version)),
+                 now);
     changed = true;
   }
   for (auto& [call, told] : told_) {
@@ -342,15 +367,34 @@ bool RankCommitter::Tick(MonotonicTime now) {
   return changed;
 }
 
+std::optional<MonotonicTime> RankCommitter::CallTimesOut() const {
+  const MonotonicTime patience = DecidingTime(options_) + std::chrono::milliseconds(1);
+  if (job_.has_value()) {
+    // Once a record may be there, only the store can say whether it is.
+    if (job_busy_ || maybe_committed_ || !last_error_.has_value()) return std::nullopt;
+    return decided_ + patience;
+  }
+  if (!begun_.has_value()) return std::nullopt;
+  const auto silence = EarliestSilence(reports_, heard_);
+  return silence.has_value() ? std::optional(*silence + patience) : std::nullopt;
+}
+
+std::optional<MonotonicTime> RankCommitter::AnchorTimesOut() const {
+  if (!anchor_.has_value()) return std::nullopt;
+  const auto silence = EarliestSilence(anchor_->pieces, anchor_->heard);
+  return silence.has_value() ? std::optional(*silence + options_.deadline + std::chrono::milliseconds(1))
+                             : std::nullopt;
+}
+
 std::optional<MonotonicTime> RankCommitter::Due() const {
   std::optional<MonotonicTime> due;
-  const auto sooner = [&](MonotonicTime time) { due = std::min(due.value_or(time), time); };
-  if (heard_.has_value()) sooner(*heard_ + DecidingTime(options_) + std::chrono::milliseconds(1));
-  if (due_.has_value()) sooner(*due_);
-  if (anchor_.has_value() && anchor_->due.has_value()) sooner(*anchor_->due);
-  if (anchor_.has_value() && !anchor_->assembled.has_value()) {
-    sooner(anchor_->heard + options_.deadline + std::chrono::milliseconds(1));
-  }
+  const auto sooner = [&](std::optional<MonotonicTime> time) {
+    if (time.has_value()) due = std::min(due.value_or(*time), *time);
+  };
+  sooner(CallTimesOut());
+  sooner(AnchorTimesOut());
+  sooner(due_);
+  if (anchor_.has_value()) sooner(anchor_->due);
   for (const auto& [call, told] : told_) {
     if (!told.late) sooner(told.at + options_.deadline + std::chrono::milliseconds(1));
   }
@@ -370,20 +414,17 @@ void RankCommitter::Finish(CommitJob job, MonotonicTime now) {
   switch (job.outcome) {
     case UploadJob::Outcome::kCommitted: {
       last_error_.reset();
-      if (job.anchor.has_value()) newest_anchor_ = job.anchor;
+      if (job.anchor.has_value()) {
+        newest_anchor_ = job.anchor;
+        // One of a version before it is of little use now.
+        if (anchor_.has_value() && !anchor_->busy) EndAnchor();
+      }
       newest_ = KnownRecord{job.record, Sha256Of(BytesOf(job.record_json))};
       Verdict verdict;
       verdict.outcome = Verdict::Outcome::kCommitted;
       verdict.record_json = job.record_json;
-      if (job.record.delta.has_value() && AnchorIsDue(job.record, cover_.layout->total_bytes())) {
-        anchor_ = Anchor{};
-        anchor_->name = {job.record.version, NewId(random_)};
-        anchor_->layout = cover_.layout;
-        anchor_->state = job.record.state;
-        anchor_->delta_bytes = job.record.delta_bytes;
-        anchor_->pieces.resize(options_.ranks);
-        anchor_->alive.resize(options_.ranks);
-        anchor_->heard = now;
+      if (job.record.delta.has_value() && AnchorIsDue(job.record, cover_.layout->total_bytes(), now)) {
+        StartAnchor(job.record, now);
         verdict.anchor = anchor_->name.id;
       }
       Tell(std::move(verdict), now);
@@ -399,16 +440,29 @@ void RankCommitter::Finish(CommitJob job, MonotonicTime now) {
     }
     default:
       last_error_ = job.error;
-      // Once a record may be there, only the store can say whether it is.
-      maybe_committed_ = maybe_committed_ || job.error->code() == ErrorCode::kUnknownOutcome;
+      maybe_committed_ = maybe_committed_ || (job.record_sent && job.error->code() == ErrorCode::kUnknownOutcome);
       if (!maybe_committed_ && !MayMend(*job.error)) return Fail(*job.error, false, now);
+      if (!maybe_committed_) TellAlive();
       due_ = now + Pause(attempts_++);
       job_ = std::move(job);
   }
 }
 
-bool RankCommitter::AnchorIsDue(const Record& record, std::uint64_t model_bytes) const {
+void RankCommitter::StartAnchor(const Record& record, MonotonicTime now) {
+  anchor_ = Anchor{};
+  anchor_->name = {record.version, NewId(random_)};
+  anchor_->layout = cover_.layout;
+  anchor_->state = record.state;
+  anchor_->delta_bytes = record.delta_bytes;
+  anchor_->pieces.resize(options_.ranks);
+  anchor_->alive.resize(options_.ranks);
+  anchor_->begun = now;
+  anchor_->heard.assign(options_.ranks, now);
+}
+
+bool RankCommitter::AnchorIsDue(const Record& record, std::uint64_t model_bytes, MonotonicTime now) const {
   if (anchor_.has_value() || (options_.anchor_every == 0 && options_.anchor_percent == 0)) return false;
+  if (now < no_anchor_before_) return false;
   if (!newest_anchor_.has_value()) return true;
   const AnchorManifest& last = newest_anchor_->manifest;
   const std::uint64_t since = record.delta_bytes - std::min(record.delta_bytes, last.delta_bytes);
@@ -421,6 +475,13 @@ bool RankCommitter::AnchorIsDue(const Record& record, std::uint64_t model_bytes)
 std::optional<CompleteJob> RankCommitter::NextComplete(MonotonicTime now) {
   if (!anchor_.has_value() || anchor_->busy || (anchor_->due.has_value() && *anchor_->due > now)) return std::nullopt;
   if (!std::ranges::all_of(anchor_->pieces, [](const auto& piece) { return piece.has_value(); })) return std::nullopt;
+  if (now - anchor_->begun > options_.anchor_age) {
+    // gc takes what belongs to no anchor for long.
+    GiveUpAnchor({ErrorCode::kUnavailable,
+                  fmt::format("the anchor of version {} could not be completed in time", anchor_->name.version)},
+                 now);
+    return std::nullopt;
+  }
   if (!anchor_->assembled.has_value()) {
     const auto assemble = [&]() -> Result<AssembledAnchor> {
       Cover cover{anchor_->layout, {}, {}};
@@ -442,8 +503,7 @@ std::optional<CompleteJob> RankCommitter::NextComplete(MonotonicTime now) {
     };
     auto assembled = assemble();
     if (!assembled.ok()) {
-      anchor_error_ = assembled.error();
-      DropAnchor();
+      GiveUpAnchor(assembled.error(), now);
       return std::nullopt;
     }
     anchor_->assembled = std::move(assembled).value();
@@ -457,17 +517,33 @@ void RankCommitter::Finish(CompleteJob job, MonotonicTime now) {
   WW_CHECK(anchor_.has_value() && anchor_->busy);
   anchor_->busy = false;
   if (job.anchor.has_value()) {
-    newest_anchor_ = std::move(job.anchor);
+    // A version without a delta may have come meanwhile.
+    const bool newer =
+        !newest_anchor_.has_value() || newest_anchor_->manifest.name.version < job.anchor->manifest.name.version;
+    if (newer) newest_anchor_ = std::move(job.anchor);
     anchor_error_.reset();
-    DropAnchor();
+    anchors_given_up_ = 0;
+    EndAnchor();
     return;
   }
+  if (!MayMend(*job.error)) return GiveUpAnchor(*job.error, now);
   anchor_error_ = job.error;
   anchor_->due = now + Pause(anchor_->attempts++);
 }
 
-void RankCommitter::DropAnchor() {
-  for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) unneeded_.push_back(PieceKey(anchor_->name.id, rank));
+void RankCommitter::GiveUpAnchor(const Error& why, MonotonicTime now) {
+  anchor_error_ = why;
+  no_anchor_before_ = now + kAnchorPause * (1 << std::min(anchors_given_up_++, kMostAnchorDoublings));
+  EndAnchor();
+}
+
+void RankCommitter::EndAnchor() {
+  outgoing_.push_back({EndedKey(anchor_->name.id), "1"});
+  ended_.push_back(anchor_->name.id);
+  if (ended_.size() > kMostEnded) {
+    unneeded_.push_back(EndedKey(ended_.front()));
+    ended_.erase(ended_.begin());
+  }
   anchor_.reset();
 }
 
@@ -497,6 +573,7 @@ void RankCommitter::Execute(CommitJob& job) const {
       job.record.anchor = job.anchor->Ref();
     }
     if (job.record_json.empty()) job.record_json = ToJson(job.record);
+    job.record_sent = true;
     return CommitRecord(run_, version, job.record_json);
   };
   const auto outcome = try_it();
@@ -523,7 +600,7 @@ void RankCommitter::Execute(CompleteJob& job) const {
 }
 
 bool RankCommitter::idle() const {
-  return !job_.has_value() && !heard_.has_value() && !anchor_.has_value() &&
+  return !job_.has_value() && !begun_.has_value() && !anchor_.has_value() &&
          std::ranges::all_of(told_, [](const auto& told) { return told.second.late; });
 }
 

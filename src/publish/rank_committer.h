@@ -7,8 +7,9 @@
 // behind, or whose base is not what it thinks, cannot get into a version. The new state's digest is the sum over all
 // ranks.
 //
-// A rank that says nothing within the deadline makes the call fail, for all ranks. What was uploaded for it is left to
-// gc. Only one thing is not decided by a deadline: whether a record that was sent is there. That is asked until known.
+// A rank that gives no sign of life within the deadline, from the first sign of any rank on, makes the call fail, for
+// all ranks. What was uploaded for it is left to gc. Only one thing is not decided by a deadline: whether a record that
+// was sent is there. That is asked until known.
 //
 // Pure state but for Execute; calls exclude each other, except that Execute may run beside anything.
 #pragma once
@@ -36,6 +37,7 @@ struct CommitterOptions {
   MonotonicTime deadline = std::chrono::minutes(10);  // of silence
   std::uint64_t anchor_every = 100;                   // as PipelineOptions'
   std::uint64_t anchor_percent = 100;
+  MonotonicTime anchor_age = std::chrono::hours(12);
   AnchorOptions anchors;
 };
 
@@ -54,6 +56,7 @@ struct CommitJob {
   // Decided by the first attempt that gets there:
   std::optional<KnownAnchor> anchor;
   std::string record_json;
+  bool record_sent = false;  // by any attempt
   // Outcome:
   UploadJob::Outcome outcome = UploadJob::Outcome::kError;
   std::optional<Error> error;
@@ -124,7 +127,8 @@ class RankCommitter {
     std::vector<std::optional<PieceReport>> pieces;
     std::optional<AssembledAnchor> assembled;
     std::vector<std::uint64_t> alive;  // signs of life by rank
-    MonotonicTime heard{0};            // the last of them
+    MonotonicTime begun{0};
+    std::vector<MonotonicTime> heard;  // the last sign by rank
     int attempts = 0;
     std::optional<MonotonicTime> due;
     bool busy = false;
@@ -138,10 +142,19 @@ class RankCommitter {
                                                  std::uint64_t delta_bytes,
                                                  const std::vector<std::optional<SentPiece>>& pieces) const;
   [[nodiscard]] Result<KnownAnchor> PutAssembled(const AssembledAnchor& assembled) const;
-  [[nodiscard]] bool AnchorIsDue(const Record& record, std::uint64_t model_bytes) const;
+  [[nodiscard]] bool AnchorIsDue(const Record& record, std::uint64_t model_bytes, MonotonicTime now) const;
+  void StartAnchor(const Record& record, MonotonicTime now);
+  // A rank gave a sign of life for the call.
+  void Heard(std::uint64_t rank, MonotonicTime now);
+  // Those who wait for the verdict learn that it is worked on.
+  void TellAlive();
   void Fail(const Error& error, bool rebase, MonotonicTime now);
   void Tell(Verdict verdict, MonotonicTime now);
-  void DropAnchor();
+  void GiveUpAnchor(const Error& why, MonotonicTime now);
+  void EndAnchor();
+  // When Tick has something to do, if nothing happens before.
+  [[nodiscard]] std::optional<MonotonicTime> CallTimesOut() const;
+  [[nodiscard]] std::optional<MonotonicTime> AnchorTimesOut() const;
 
   const Run run_;
   const CommitterOptions options_;
@@ -159,9 +172,11 @@ class RankCommitter {
   std::map<std::uint64_t, std::shared_ptr<const Layout>> layouts_;
   std::vector<std::optional<RankReport>> reports_;
   std::vector<std::uint64_t> alive_;    // signs of life by rank
-  std::optional<MonotonicTime> heard_;  // the first report, or the last sign of life after it
+  std::optional<MonotonicTime> begun_;  // the first sign of any rank: others are waited for from then on
+  std::vector<MonotonicTime> heard_;    // the last sign by rank, or begun_
   std::uint64_t alive_told_ = 0;
   std::optional<CommitJob> job_;
+  MonotonicTime decided_{0};  // when there was a job
   bool job_busy_ = false;
   bool maybe_committed_ = false;
   int attempts_ = 0;
@@ -170,6 +185,9 @@ class RankCommitter {
   Cover cover_;
   std::map<std::uint64_t, Told> told_;
   std::optional<Anchor> anchor_;
+  std::vector<Id> ended_;     // anchors whose end is on the board
+  int anchors_given_up_ = 0;  // one after another
+  MonotonicTime no_anchor_before_{0};
   std::optional<Error> anchor_error_;
   std::optional<Error> last_error_;
   std::vector<BoardMessage> outgoing_;

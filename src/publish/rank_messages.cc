@@ -88,16 +88,19 @@ std::string AliveKey(const std::string& what, std::optional<std::uint64_t> rank,
   return fmt::format("alive/{}/{}/{}", what, rank.has_value() ? fmt::to_string(*rank) : "verdict", number);
 }
 std::string PieceKey(const Id& anchor, std::uint64_t rank) { return fmt::format("piece/{}/{}", ToHex(anchor), rank); }
+std::string EndedKey(const Id& anchor) { return fmt::format("ended/{}", ToHex(anchor)); }
 
 std::string ToJson(const GroupStart& start) {
   FieldsWriter out;
-  out.Text("format", kStart).Number("newest", start.newest).Hash("record_hash", start.record_hash);
+  out.Text("format", kStart).AnId("run", start.run);
+  out.Number("newest", start.newest).Hash("record_hash", start.record_hash);
   return out.AnId("next_anchor", start.next_anchor).Finish();
 }
 
 Result<GroupStart> ParseGroupStart(std::string_view json) {
   WW_TRY(const JsonValue fields, ParseFields(json, kMaxMessageBytes, kStart));
   GroupStart start;
+  WW_TRY(start.run, fields.AnId("run"));
   WW_TRY(start.newest, fields.NumberOrNull("newest"));
   WW_TRY(start.record_hash, fields.Hash("record_hash"));
   WW_TRY(start.next_anchor, fields.AnId("next_anchor"));

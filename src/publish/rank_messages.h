@@ -8,6 +8,9 @@
 //   seen/<call>/<rank>     the rank has taken note of the verdict
 //   alive/<what>/<rank>/<n>  the rank, or rank 0 as the one who decides ("verdict"), is still at the call or the anchor
 //   piece/<id>/<rank>      the rank's piece of the anchor <id>, or why there is none
+//   ended/<id>             the anchor <id> is complete, or given up: nobody need write a piece of it
+//
+// Who put a key removes it: report, verdict and seen belong to rank 0, who knows when all have read them.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +40,11 @@ inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{64} << 20;
 // `what`: a call, or the id of an anchor. `rank` none: of who decides. Numbers count from 0.
 [[nodiscard]] std::string AliveKey(const std::string& what, std::optional<std::uint64_t> rank, std::uint64_t number);
 [[nodiscard]] std::string PieceKey(const Id& anchor, std::uint64_t rank);
+[[nodiscard]] std::string EndedKey(const Id& anchor);
 
 // What rank 0 tells the others when all of them start.
 struct GroupStart {
+  Id run;
   std::optional<Version> newest;  // none: the run has no version yet
   Sha256Digest record_hash{};     // of the newest
   Id next_anchor;                 // as Verdict's

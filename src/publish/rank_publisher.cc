@@ -74,6 +74,12 @@ Status RankPublisher::Start(std::string_view start) {
     next_anchor_ = committer_->Start().next_anchor;
   } else {
     WW_TRY(const GroupStart group, ParseGroupStart(start));
+    if (group.run != run_.wire().run) {
+      return Error(ErrorCode::kMismatch,
+                   fmt::format("{} is run {}, and rank 0 publishes to run {}: all ranks must see the same bucket or "
+                               "directory",
+                               run_.store().Name(), ToHex(run_.wire().run), ToHex(group.run)));
+    }
     next_anchor_ = group.next_anchor;
     if (group.newest.has_value()) {
       WW_TRY(newest_, run_.ReadRecord(*group.newest));
@@ -208,6 +214,12 @@ Ticket RankPublisher::Enqueue(RankDraft draft) {
   ticket->changed = draft.changed;
   ticket->bytes = draft.part != nullptr ? draft.part->size() : 0;
   ticket->Reach(TicketStage::kQueued, now);
+  if (stopped_.has_value()) {
+    // While it was made: nobody waits for it any more.
+    ticket->error = stopped_;
+    ticket->Reach(TicketStage::kFailed, now);
+    return ticket;
+  }
   if (!draft.error.has_value() && draft.epoch != epoch_) {
     draft.error = Error(ErrorCode::kUnavailable, "the version before it was not published; publish again");
   }
@@ -223,6 +235,8 @@ Ticket RankPublisher::Enqueue(RankDraft draft) {
   if (committer_.has_value() && draft.shards != nullptr) committer_->KnowLayout(entry.call, draft.shards->whole());
   entry.draft = std::move(draft);
   entry_bytes_ += ticket->bytes;
+  // Touch was lost while it was made: it counts, but is not waited for.
+  if (out_of_touch_.has_value()) FailEntries(*out_of_touch_);
   return ticket;
 }
 
@@ -244,12 +258,14 @@ std::vector<std::string> RankPublisher::Wanted() const {
       keys.push_back(AliveKey(fmt::to_string(entries_.front().call), std::nullopt, entries_.front().alive_heard));
     }
   }
+  if (piece_.has_value()) keys.push_back(EndedKey(piece_->anchor));
   return keys;
 }
 
 void RankPublisher::Deliver(const std::string& key, const std::string& text) {
   const MonotonicTime now = Now();
   if (committer_.has_value()) committer_->Deliver(key, text, now);
+  if (piece_.has_value() && key == EndedKey(piece_->anchor)) ForgetPiece();
   if (entries_.empty()) return;
   Entry& front = entries_.front();
   if (key == AliveKey(fmt::to_string(front.call), std::nullopt, front.alive_heard)) {
@@ -260,7 +276,7 @@ void RankPublisher::Deliver(const std::string& key, const std::string& text) {
   const auto verdict = ParseVerdict(text);
   if (!verdict.ok()) {
     stopped_ = verdict.error().In("rank 0 said something that is not understood");
-    FailEntries(*stopped_, 0);
+    FailEntries(*stopped_);
     return;
   }
   TakeVerdict(verdict.value());
@@ -272,6 +288,9 @@ void RankPublisher::TakeVerdict(const Verdict& verdict) {
   entries_.pop_front();
   entry_bytes_ -= entry.draft.part != nullptr ? entry.draft.part->size() : 0;
   outgoing_.push_back({SeenKey(entry.call, options_.rank), "1"});
+  for (std::uint64_t i = 0; i < entry.alive_told; ++i) {
+    unneeded_.push_back(AliveKey(fmt::to_string(entry.call), options_.rank, i));
+  }
   out_of_touch_.reset();
   last_error_.reset();
   next_anchor_ = verdict.next_anchor;
@@ -283,7 +302,7 @@ void RankPublisher::TakeVerdict(const Verdict& verdict) {
         stopped_ = Error(ErrorCode::kMismatch, "rank 0 has committed a version that this rank has no part in");
         entry.ticket->error = stopped_;
         entry.ticket->Reach(TicketStage::kFailed, now);
-        FailEntries(*stopped_, 0);
+        FailEntries(*stopped_);
         return;
       }
       const std::span bytes(reinterpret_cast<const std::uint8_t*>(verdict.record_json.data()),
@@ -300,6 +319,7 @@ void RankPublisher::TakeVerdict(const Verdict& verdict) {
       }
       if (verdict.anchor.has_value()) {
         const AnchorName name{newest_->record.version, *verdict.anchor};
+        ForgetPiece();
         piece_ = Piece{name.id, MakePieceWriter(entry.draft, name), entry.draft.shards, 0, {}, false, now, 0, now};
       }
       return;
@@ -307,8 +327,10 @@ void RankPublisher::TakeVerdict(const Verdict& verdict) {
     case Verdict::Outcome::kSame:
       newest_serial_ = entry.draft.serial;
       entry.ticket->version = newest_->record.version;
-      entry.ticket->error.reset();
-      if (!entry.ticket->IsFinal()) entry.ticket->Reach(TicketStage::kAlreadyPublished, now);
+      if (!entry.ticket->IsFinal()) {
+        entry.ticket->error.reset();
+        entry.ticket->Reach(TicketStage::kAlreadyPublished, now);
+      }
       return;
     case Verdict::Outcome::kFailed:
     case Verdict::Outcome::kStopped:
@@ -317,7 +339,7 @@ void RankPublisher::TakeVerdict(const Verdict& verdict) {
       whole_next_ = verdict.rebase;
       if (verdict.outcome == Verdict::Outcome::kStopped) {
         stopped_ = verdict.error;
-        FailEntries(*stopped_, 0);
+        FailEntries(*stopped_);
         return;
       }
       if (!entry.in_base) return;
@@ -335,12 +357,15 @@ void RankPublisher::TakeVerdict(const Verdict& verdict) {
   }
 }
 
-void RankPublisher::FailEntries(const Error& why, std::size_t from) {
-  for (std::size_t i = from; i < entries_.size(); ++i) {
-    TicketStatus& ticket = *entries_[i].ticket;
-    if (ticket.IsFinal()) continue;
-    ticket.error = why;
-    ticket.Reach(TicketStage::kFailed, Now());
+void RankPublisher::FailEntries(const Error& why) {
+  for (const Entry& entry : entries_) {
+    if (entry.ticket->IsFinal()) continue;
+    entry.ticket->error =
+        stopped_.has_value()
+            ? why
+            : Error(ErrorCode::kUnknownOutcome,
+                    fmt::format("{}: call {} of publish may be committed or not", why.message(), entry.call));
+    entry.ticket->Reach(TicketStage::kFailed, Now());
   }
   if (stopped_.has_value()) {
     entries_.clear();
@@ -358,12 +383,31 @@ std::vector<BoardMessage> RankPublisher::TakeOutgoing() {
 }
 
 std::vector<std::string> RankPublisher::TakeUnneeded() {
-  return committer_.has_value() ? committer_->TakeUnneeded() : std::vector<std::string>();
+  std::vector<std::string> keys = std::exchange(unneeded_, {});
+  if (committer_.has_value()) {
+    for (std::string& key : committer_->TakeUnneeded()) keys.push_back(std::move(key));
+  }
+  return keys;
 }
 
 void RankPublisher::LoseTouch(const Error& why) {
   out_of_touch_ = why;
-  FailEntries(why, 0);
+  FailEntries(why);
+}
+
+void RankPublisher::RegainTouch() {
+  out_of_touch_.reset();
+  if (!entries_.empty() && entries_.front().begun.has_value()) entries_.front().begun = Now();
+}
+
+// Its keys are this rank's to remove.
+void RankPublisher::ForgetPiece() {
+  if (!piece_.has_value()) return;
+  if (piece_->writer == nullptr) unneeded_.push_back(PieceKey(piece_->anchor, options_.rank));
+  for (std::uint64_t i = 0; i < piece_->alive_told; ++i) {
+    unneeded_.push_back(AliveKey(ToHex(piece_->anchor), options_.rank, i));
+  }
+  piece_.reset();
 }
 
 void RankPublisher::Report(Entry& entry) {
@@ -408,14 +452,35 @@ bool RankPublisher::Tick() {
       changed = true;
     }
   }
-  if (front.reported && !out_of_touch_.has_value() && now - *front.begun > options_.deadline) {
-    LoseTouch({ErrorCode::kUnavailable,
-               fmt::format("rank 0 has not said within {} s what became of call {} of publish: it may be committed "
-                           "or not",
-                           Seconds(options_.deadline), front.call)});
+  if (const auto time_out = TouchTimesOut(); time_out.has_value() && now >= *time_out) {
+    LoseTouch({ErrorCode::kUnavailable, fmt::format("rank 0 has not said within {} s what became of call {} of publish",
+                                                    Seconds(options_.deadline), front.call)});
+    changed = true;
+  }
+  if (const auto sign = SignIsDue(); sign.has_value() && now >= *sign) {
+    GiveSign(front, now);
     changed = true;
   }
   return changed;
+}
+
+std::optional<MonotonicTime> RankPublisher::TouchTimesOut() const {
+  if (entries_.empty() || !entries_.front().reported || out_of_touch_.has_value()) return std::nullopt;
+  return *entries_.front().begun + options_.deadline + std::chrono::milliseconds(1);
+}
+
+// Pieces are sent in steps, and give their signs between these.
+std::optional<MonotonicTime> RankPublisher::SignIsDue() const {
+  if (entries_.empty() || !entries_.front().busy || entries_.front().draft.part == nullptr) return std::nullopt;
+  const Entry& front = entries_.front();
+  const std::chrono::seconds slowest(front.draft.part->size() / options_.slowest_bytes_per_second);
+  const MonotonicTime sign = std::max(front.told_at, front.sent_at) + options_.deadline / kSignsPerDeadline;
+  return sign < front.sent_at + options_.deadline + slowest ? std::optional(sign) : std::nullopt;
+}
+
+void RankPublisher::GiveSign(Entry& entry, MonotonicTime now) {
+  entry.told_at = now;
+  outgoing_.push_back({AliveKey(fmt::to_string(entry.call), options_.rank, entry.alive_told++), "1"});
 }
 
 std::optional<RankJob> RankPublisher::Next(RankLane lane) {
@@ -430,7 +495,8 @@ std::optional<RankJob> RankPublisher::Next(RankLane lane) {
     return job.has_value() ? std::optional<RankJob>(*std::move(job)) : std::nullopt;
   }
   if (lane == RankLane::kAnchor) {
-    if (!piece_.has_value() || piece_->busy || (piece_->due.has_value() && *piece_->due > now)) return std::nullopt;
+    if (!piece_.has_value() || piece_->writer == nullptr || piece_->busy) return std::nullopt;
+    if (piece_->due.has_value() && *piece_->due > now) return std::nullopt;
     piece_->due.reset();
     piece_->busy = true;
     return PieceJob{std::nullopt, piece_->writer, false, {}};
@@ -450,6 +516,7 @@ std::optional<RankJob> RankPublisher::Next(RankLane lane) {
     if (front.writer == nullptr) front.writer = MakePieceWriter(front.draft, {version, next_anchor_});
     return PieceJob{front.call, front.writer, false, {}};
   }
+  front.sent_at = now;
   return PartJob{front.call, front.draft.part, version, front.attempts > 0, {}, {}};
 }
 
@@ -540,7 +607,7 @@ void RankPublisher::FinishPiece(PieceJob job) {
       report.piece = piece_->writer->piece();
     }
     outgoing_.push_back({PieceKey(piece_->anchor, options_.rank), ToJson(report)});
-    piece_.reset();
+    piece_->writer.reset();  // and with it what it keeps of the base
     return;
   }
   if (entries_.empty() || entries_.front().call != *job.call) return;
@@ -561,27 +628,27 @@ void RankPublisher::FinishPiece(PieceJob job) {
     return;
   }
   // It may take long: the others are told that it goes on.
-  if (now - front.told_at > options_.deadline / kSignsPerDeadline) {
-    front.told_at = now;
-    outgoing_.push_back({AliveKey(fmt::to_string(front.call), options_.rank, front.alive_told++), "1"});
-  }
+  if (now - front.told_at > options_.deadline / kSignsPerDeadline) GiveSign(front, now);
 }
 
 std::optional<MonotonicTime> RankPublisher::Due(RankLane lane) const {
   if (lane == RankLane::kCommit || lane == RankLane::kComplete) {
     return committer_.has_value() ? committer_->Due() : std::nullopt;
   }
-  if (lane == RankLane::kAnchor) return piece_.has_value() && !piece_->busy ? piece_->due : std::nullopt;
-  if (entries_.empty()) return std::nullopt;
-  const Entry& front = entries_.front();
-  if (front.reported && !out_of_touch_.has_value()) {
-    return *front.begun + options_.deadline + std::chrono::milliseconds(1);
-  }
-  return front.due;
+  std::optional<MonotonicTime> due;
+  const auto sooner = [&](std::optional<MonotonicTime> time) {
+    if (time.has_value()) due = std::min(due.value_or(*time), *time);
+  };
+  // One lane's thread may be busy for long: either looks at the time.
+  sooner(TouchTimesOut());
+  sooner(SignIsDue());
+  if (lane == RankLane::kAnchor && piece_.has_value() && !piece_->busy) sooner(piece_->due);
+  if (lane == RankLane::kUpload && !entries_.empty()) sooner(entries_.front().due);
+  return due;
 }
 
 bool RankPublisher::idle() const {
-  return entries_.empty() && !piece_.has_value() && outgoing_.empty() &&
+  return entries_.empty() && (!piece_.has_value() || piece_->writer == nullptr) && outgoing_.empty() &&
          (!committer_.has_value() || committer_->idle());
 }
 

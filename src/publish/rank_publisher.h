@@ -10,6 +10,9 @@
 // A rank that gets no verdict in time says so by its tickets, and refuses further calls until it is in touch again; it
 // gives nothing up, since the version may be committed.
 //
+// Whoever is long at something gives signs of life: without one for the deadline a rank is given up, and the call fails
+// on all of them.
+//
 // There is no thread, lock or wait in here: runner/rank_runner.h runs one with threads. The board is whatever brings
 // texts from one rank to the others: whoever runs it asks what is wanted and delivers that.
 //
@@ -38,6 +41,9 @@ struct RankOptions {
   std::uint64_t ranks = 1;
   // So long one waits for a rank that gives no sign of life.
   MonotonicTime deadline = std::chrono::minutes(10);
+  // While a part is being sent nothing tells a slow line from one that hangs. So long as this would take, and the
+  // deadline, it is called slow.
+  std::uint64_t slowest_bytes_per_second = std::uint64_t{256} << 10;
   // As PipelineOptions': what may be on its way.
   std::uint64_t max_versions = 16;
   std::uint64_t max_bytes = std::uint64_t{4} << 30;
@@ -127,8 +133,9 @@ class RankPublisher {
   void Deliver(const std::string& key, const std::string& text);
   [[nodiscard]] std::vector<BoardMessage> TakeOutgoing();
   [[nodiscard]] std::vector<std::string> TakeUnneeded();
-  // The board cannot be reached.
+  // The board cannot be reached; and it can again.
   void LoseTouch(const Error& why);
+  void RegainTouch();
 
   // --- the work ---
   [[nodiscard]] std::optional<RankJob> Next(RankLane lane);  // [guarded]
@@ -156,11 +163,13 @@ class RankPublisher {
     std::optional<MonotonicTime> due;
     std::uint64_t alive_told = 0;
     MonotonicTime told_at{0};
+    MonotonicTime sent_at{0};  // when the upload of its part began
     std::uint64_t alive_heard = 0;
   };
+  // Of an anchor by policy, until rank 0 says that it has ended.
   struct Piece {
     Id anchor;
-    std::shared_ptr<PieceWriter> writer;
+    std::shared_ptr<PieceWriter> writer;  // none: reported
     std::shared_ptr<const Shards> shards;
     int attempts = 0;
     std::optional<MonotonicTime> due;
@@ -176,10 +185,15 @@ class RankPublisher {
   Result<std::optional<RankDraft>> MakeWhole(const StateBits& bits, RankDraft draft, const RankAdmission& admission);
   void Report(Entry& entry);
   void TakeVerdict(const Verdict& verdict);
-  void FailEntries(const Error& why, std::size_t from);
+  void FailEntries(const Error& why);
   void FinishPart(PartJob job);
   void FinishPiece(PieceJob job);
   void Failed(Entry& entry, const Error& error);
+  void GiveSign(Entry& entry, MonotonicTime now);
+  void ForgetPiece();
+  // When Tick has something to do, if nothing happens before.
+  [[nodiscard]] std::optional<MonotonicTime> TouchTimesOut() const;
+  [[nodiscard]] std::optional<MonotonicTime> SignIsDue() const;
   [[nodiscard]] std::shared_ptr<PieceWriter> MakePieceWriter(const RankDraft& draft, const AnchorName& anchor) const;
   [[nodiscard]] std::vector<const Entry*> Live() const;
   [[nodiscard]] MonotonicTime Now() const { return tools_.clock->Monotonic(); }
@@ -209,6 +223,7 @@ class RankPublisher {
   std::optional<Error> last_error_;
   std::optional<Piece> piece_;
   std::vector<BoardMessage> outgoing_;
+  std::vector<std::string> unneeded_;
 };
 
 }  // namespace weightwire

@@ -19,7 +19,7 @@ enum class TicketStage : std::uint8_t {
   kCommitted,         // the version exists
   kAlreadyPublished,  // it is the newest version, with the same step: there is nothing to do
   kSkipped,           // the spool was full, and the next publish covers it
-  kFailed,            // it will never be published; `error` says why
+  kFailed,            // it is not published; `error` says why, or that it may be all the same (kUnknownOutcome)
 };
 inline constexpr std::size_t kTicketStages = 7;
 

@@ -71,11 +71,6 @@ bool RankRunner::WaitForRoom(std::chrono::nanoseconds at_most) const {
   return has_room();
 }
 
-TicketStatus RankRunner::Look(const Ticket& ticket) const {
-  const LaneThreads::Lock lock = threads_.Take();
-  return *ticket;
-}
-
 TicketStatus RankRunner::Wait(const Ticket& ticket, std::optional<std::chrono::nanoseconds> at_most) const {
   LaneThreads::Lock lock = threads_.Take();
   threads_.WaitFor(lock, at_most, [&] { return ticket->IsFinal() || threads_.stopped(); });
@@ -84,7 +79,7 @@ TicketStatus RankRunner::Wait(const Ticket& ticket, std::optional<std::chrono::n
 
 bool RankRunner::Drain(std::optional<std::chrono::nanoseconds> at_most) const {
   LaneThreads::Lock lock = threads_.Take();
-  const auto drained = [&] { return publisher_->idle() && outgoing_.empty(); };
+  const auto drained = [&] { return publisher_->idle() && given_.outgoing.empty(); };
   threads_.WaitFor(lock, at_most,
                    [&] { return drained() || threads_.stopped() || publisher_->out_of_touch().has_value(); });
   return drained();
@@ -92,19 +87,21 @@ bool RankRunner::Drain(std::optional<std::chrono::nanoseconds> at_most) const {
 
 RankRunner::BoardWork RankRunner::NextBoardWork(std::chrono::nanoseconds at_most) {
   LaneThreads::Lock lock = threads_.Take();
-  const bool put = !std::exchange(outgoing_, {}).empty();  // what was given out last
-  BoardWork work;
   const auto take = [&] {
-    outgoing_ = publisher_->TakeOutgoing();
-    return !outgoing_.empty() || threads_.stopped();
+    for (BoardMessage& message : publisher_->TakeOutgoing()) given_.outgoing.push_back(std::move(message));
+    return !given_.outgoing.empty() || threads_.stopped();
   };
   threads_.WaitFor(lock, at_most, take);
-  work.outgoing = outgoing_;
+  for (std::string& key : publisher_->TakeUnneeded()) given_.unneeded.push_back(std::move(key));
+  BoardWork work = given_;
   work.wanted = publisher_->Wanted();
-  work.unneeded = publisher_->TakeUnneeded();
-  lock.unlock();
-  if (put) threads_.Notify();
   return work;
+}
+
+void RankRunner::BoardDone() {
+  const LaneThreads::Lock lock = threads_.Take();
+  given_ = {};
+  threads_.Notify();
 }
 
 void RankRunner::Deliver(const std::string& key, const std::string& text) {
@@ -116,6 +113,12 @@ void RankRunner::Deliver(const std::string& key, const std::string& text) {
 void RankRunner::LoseTouch(const Error& why) {
   const LaneThreads::Lock lock = threads_.Take();
   publisher_->LoseTouch(why);
+  threads_.Notify();
+}
+
+void RankRunner::RegainTouch() {
+  const LaneThreads::Lock lock = threads_.Take();
+  publisher_->RegainTouch();
   threads_.Notify();
 }
 

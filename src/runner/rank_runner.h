@@ -42,7 +42,6 @@ class RankRunner {
   // Until Publish would not wait: true. Or until the time is over: false.
   bool WaitForRoom(std::chrono::nanoseconds at_most) const;
 
-  [[nodiscard]] TicketStatus Look(const Ticket& ticket) const;
   // Until the ticket's stage is a final one, the runner is stopped, or the time is over.
   TicketStatus Wait(const Ticket& ticket, std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;
   // Until nothing is on its way: true. Or until the time is over, the runner is stopped or out of touch: false.
@@ -54,10 +53,13 @@ class RankRunner {
     std::vector<std::string> wanted;     // to be delivered once they are there
     std::vector<std::string> unneeded;   // to be removed
   };
-  // What is to be done with the board; waits up to `at_most` for something to put.
+  // What is to be done with the board; waits up to `at_most` for something to put. What is put and removed is given
+  // again until BoardDone says that it is: a connection may break in the middle, and to do it twice is no harm.
   BoardWork NextBoardWork(std::chrono::nanoseconds at_most);
+  void BoardDone();
   void Deliver(const std::string& key, const std::string& text);
   void LoseTouch(const Error& why);
+  void RegainTouch();
 
   // Threads end after what they are at. Whoever waits is told.
   void Stop() { threads_.Stop(); }
@@ -70,7 +72,7 @@ class RankRunner {
 
   std::mutex base_mutex_;
   std::unique_ptr<RankPublisher> publisher_;  // its guarded calls: with the lock of threads_
-  std::vector<BoardMessage> outgoing_;        // the same
+  BoardWork given_;                           // the same; not yet done, and without `wanted`
   LaneThreads threads_;                       // ends before what it works on
 };
 

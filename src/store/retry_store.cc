@@ -44,10 +44,16 @@ class RetryStore::Attempts {
   // Calls until it succeeds or fails in a way that will not pass.
   template <typename Call>
   auto Until(bool also_lost, Call call) -> decltype(call()) {
+    bool lost = false;
     while (true) {
       auto result = call();
-      if (result.ok() || !(IsPassing(result.error()) || (also_lost && IsLost(result.error())))) return result;
-      if (!Wait()) return GaveUp(result.error());
+      if (result.ok()) return result;
+      lost = lost || IsLost(result.error());
+      const bool again = IsPassing(result.error()) || (also_lost && IsLost(result.error()));
+      if (again && Wait()) continue;
+      const Error last = again ? GaveUp(result.error()) : result.error();
+      // Whatever the last attempt came to, one before it may have happened.
+      return lost ? Error(ErrorCode::kUnknownOutcome, last.message()) : last;
     }
   }
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -604,6 +605,31 @@ def test_rank_0_killed(short_lived, bucket):
     with pytest.raises(Raised, match=r"^ValueError: the loss is nan"):
         team.one(1, leave_with_an_error)
     go_on_after_the_death(short_lived(2), bucket)
+
+
+def cut_the_line(here):
+    """As a firewall or a switch does it: the connection to rank 0's store breaks under whoever uses it."""
+    port = here.publisher._ranks._pump._store.port
+    cut = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            line = socket.socket(fileno=os.dup(int(name)))
+            with line:
+                if line.family != socket.AF_UNIX and line.getpeername()[1] == port:
+                    line.shutdown(socket.SHUT_RDWR)
+                    cut += 1
+    return cut
+
+
+def test_a_broken_connection_is_made_again(two, bucket):
+    two.all(make_plain)
+    two.all(open_publisher, str(bucket))
+    assert_published(two, bucket, 0, 0)
+    for step in (1, 2):
+        two.all(train, step)
+        assert two.one(1, cut_the_line) >= 1
+        assert_published(two, bucket, step, step)
+    two.all(close)
 
 
 def leave_with_an_error(here):

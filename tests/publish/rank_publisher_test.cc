@@ -154,6 +154,14 @@ class Group {
   void Work() {
     while (Round()) {
     }
+    // A thread that is told of a time in the past would not wait at all.
+    for (std::uint64_t rank = 0; rank < size(); ++rank) {
+      if (silent_.contains(rank)) continue;
+      for (const RankLane lane : kAllRankLanes) {
+        const auto due = ranks_[rank]->Due(lane);
+        EXPECT_TRUE(!due.has_value() || *due > world_.clock.Monotonic()) << "rank " << rank << " has nothing to do";
+      }
+    }
   }
   // As time goes by, too.
   void WorkUntilIdle() {
@@ -252,7 +260,10 @@ TEST_P(RankPublisherTest, VersionsAreExact) {
     model = Trained(model, v);
   }
   ExpectVerified(world);
-  EXPECT_TRUE(group.board().empty()) << group.board().begin()->first << " is left on the board";
+  for (const auto& [key, text] : group.board()) {
+    EXPECT_TRUE(key.starts_with("ended/")) << key << " is left on the board";
+  }
+  EXPECT_LE(group.board().size(), 2U);
   EXPECT_EQ(Newest(world)->record.read, std::vector<std::string>{"pieces"});
 }
 
@@ -701,12 +712,207 @@ TEST(RankPublisherTrouble, AnAnchorThatOneRankCannotWriteIsGivenUp) {
   }
   EXPECT_TRUE(group[0].status().pipeline.anchor_error.has_value());
   EXPECT_EQ(Anchors(world).size(), 1U);
+  // It is all of the model: it is not tried again with every version.
   fails = false;
   model = Trained(model, 4);
   group.PublishAll(model, 4);
   group.WorkUntilIdle();
+  EXPECT_EQ(Anchors(world).size(), 1U);
+  world.clock.Advance(std::chrono::hours(1));
+  model = Trained(model, 5);
+  group.PublishAll(model, 5);
+  group.WorkUntilIdle();
   EXPECT_EQ(Anchors(world).size(), 2U);
+  EXPECT_FALSE(group[0].status().pipeline.anchor_error.has_value());
   ExpectVerified(world);
+}
+
+TEST(RankPublisherTrouble, AnAnchorThatCannotBeCompletedIsGivenUpBeforeGcTakesItsPieces) {
+  World world;
+  bool refused = false;
+  const auto hook = [&](std::string_view, std::string_view key) {
+    return refused && key.ends_with("anchor.json") ? SimStore::Fate::kRefused : SimStore::Fate::kGoOn;
+  };
+  RankOptions options = Hurried();
+  options.anchor_every = 1;
+  Group group(world, 2, options, {{0, hook}});
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  refused = true;
+  const auto tickets = group.PublishAll(Trained(model, 1), 1);
+  group.Work();
+  EXPECT_TRUE(group[0].status().pipeline.anchor_in_work.has_value());
+  world.clock.Advance(std::chrono::hours(13));
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kCommitted);
+  EXPECT_TRUE(group[0].status().pipeline.anchor_error.has_value());
+  EXPECT_FALSE(group[0].status().pipeline.anchor_in_work.has_value());
+}
+
+TEST(RankPublisherTrouble, RanksMustSeeTheSameRun) {
+  World here;
+  World there;
+  Group group(here, 2);
+  // A directory of the same name on another machine, say. Neither has a version yet.
+  SimFileSystem files(there.disk, {});
+  RankOptions options;
+  options.rank = 1;
+  options.ranks = 2;
+  SeededRandom random(77);
+  MemoryStore other(&there.clock);
+  const auto run = weightwire::Run::Create(other, false, random).value();
+  const auto opened = RankPublisher::Open(run, options, {&there.clock, &random, &files, &BestKernels(), &OneThread()},
+                                          group[0].start());
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().code(), ErrorCode::kMismatch);
+  EXPECT_NE(opened.error().message().find("all ranks must see the same bucket"), std::string::npos);
+}
+
+TEST(RankPublisherTrouble, ACallThatWasMadeWhileTouchWasLostIsNotWaitedForForEver) {
+  World world;
+  Group group(world, 2, Hurried());
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  const auto made = [&](const Model& next, std::uint64_t step) {
+    return *group[1].Make(Hold(next, 1, 2).Bits(), step, group[1].Admit()).value();
+  };
+  RankDraft draft = made(Trained(model, 1), 1);
+  group[1].LoseTouch({ErrorCode::kUnavailable, "the line is cut"});
+  const Ticket ticket = group[1].Enqueue(std::move(draft));
+  EXPECT_EQ(NameOf(ticket->stage), "failed");
+  EXPECT_EQ(ticket->error->code(), ErrorCode::kUnknownOutcome);
+  EXPECT_EQ(ticket->error->message(), "the line is cut: call 1 of publish may be committed or not");
+  // It counts all the same: with touch, it is committed.
+  group[1].RegainTouch();
+  const Ticket first = group.Publish(0, Trained(model, 1), 1).value();
+  group.WorkUntilIdle();
+  EXPECT_EQ(NameOf(first->stage), "committed");
+  EXPECT_EQ(NameOf(ticket->stage), "failed");
+  EXPECT_TRUE(ticket->error.has_value());
+  ExpectVersion(world, 1, Trained(model, 1));
+}
+
+TEST(RankPublisherTrouble, ACallThatWasMadeWhileAnotherWriterWonFailsForThat) {
+  World world;
+  Group group(world, 2);
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  testing::Process other(world);
+  ASSERT_TRUE(other.Open().ok());
+  other.MustPublish(Trained(model, 9), 9);
+  other.WorkUntilIdle();
+  group.PublishAll(Trained(model, 1), 1);
+  RankDraft draft = *group[1].Make(Hold(Trained(model, 2), 1, 2).Bits(), 2, group[1].Admit()).value();
+  group.WorkUntilIdle();
+  const Ticket ticket = group[1].Enqueue(std::move(draft));
+  EXPECT_EQ(NameOf(ticket->stage), "failed");
+  EXPECT_EQ(ticket->error->code(), ErrorCode::kMismatch);
+  EXPECT_TRUE(group[1].idle());
+}
+
+TEST(RankPublisherTrouble, ALostAnswerBeforeTheRecordWasSentIsNoCommit) {
+  World world;
+  std::string trouble;
+  const auto hook = [&](std::string_view request, std::string_view key) {
+    if (request != "put" && request != "put if absent") return SimStore::Fate::kGoOn;
+    if (key.starts_with("layouts/") && trouble.empty()) {
+      trouble = "lost";
+      return SimStore::Fate::kLostBefore;
+    }
+    return key.ends_with("anchor.json") ? SimStore::Fate::kRefused : SimStore::Fate::kGoOn;
+  };
+  Group group(world, 2, Hurried(), {{0, hook}});
+  const auto tickets = group.PublishAll(SmallModel(1), 0);
+  group.WorkUntilIdle();
+  EXPECT_EQ(trouble, "lost");
+  ExpectStage(tickets, TicketStage::kFailed);
+  for (const Ticket& ticket : tickets) {
+    EXPECT_NE(ticket->error->message().find("nothing was published by call 0"), std::string::npos)
+        << ticket->error->message();
+  }
+}
+
+TEST(RankPublisherTrouble, AStoreThatIsAwayForAlmostTheDeadlineSpoilsNothing) {
+  World world;
+  bool away = false;
+  const auto hook = [&](std::string_view request, std::string_view key) {
+    return away && request == "put if absent" && key == RecordKey(1) ? SimStore::Fate::kUnavailable
+                                                                     : SimStore::Fate::kGoOn;
+  };
+  Group group(world, 2, Hurried(), {{0, hook}});
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  away = true;
+  // Rank 1 has waited for rank 0 for most of the deadline already.
+  const Ticket second = group.Publish(1, Trained(model, 1), 1).value();
+  group.Work();
+  world.clock.Advance(std::chrono::seconds(7));
+  const Ticket first = group.Publish(0, Trained(model, 1), 1).value();
+  for (int i = 0; i < 6; ++i) {
+    group.Work();
+    world.clock.Advance(std::chrono::seconds(1));
+  }
+  away = false;
+  group.WorkUntilIdle();
+  ExpectStage({first, second}, TicketStage::kCommitted);
+}
+
+TEST(RankPublisherTrouble, ADeadRankIsNoticedWhileTheOthersAreLongAtIt) {
+  World world;
+  Group group(world, 3, Hurried());
+  CommitterOptions options;
+  options.ranks = 3;
+  options.deadline = std::chrono::seconds(10);
+  RankCommitter committer(Run::Open(world.bucket).value(), options, world.random, world.clock, {}, {});
+  // Rank 2 goes on and on with its piece; of rank 1 nothing comes.
+  int signs = 0;
+  std::string verdict;
+  for (; signs < 20 && verdict.empty(); ++signs) {
+    committer.Deliver(AliveKey("0", 2, static_cast<std::uint64_t>(signs)), "1", world.clock.Monotonic());
+    committer.Deliver(AliveKey("0", 0, static_cast<std::uint64_t>(signs)), "1", world.clock.Monotonic());
+    world.clock.Advance(std::chrono::seconds(1));
+    committer.Tick(world.clock.Monotonic());
+    for (const BoardMessage& message : committer.TakeOutgoing()) {
+      if (message.key == VerdictKey(0)) verdict = message.text;
+    }
+  }
+  EXPECT_LE(signs, 10);
+  EXPECT_NE(verdict.find("nothing was heard of rank 1 for 8 s"), std::string::npos) << verdict;
+}
+
+TEST(RankPublisherTrouble, APartThatTakesLongIsWaitedFor) {
+  World world;
+  Group* ranks = nullptr;
+  bool slow = false;
+  const auto hook = [&](std::string_view request, std::string_view key) {
+    if (slow && request == "put" && key.starts_with("deltas/")) {
+      slow = false;
+      // The other lanes and the other ranks go on meanwhile, for three deadlines.
+      for (int i = 0; i < 30; ++i) {
+        world.clock.Advance(std::chrono::seconds(1));
+        ranks->Work();
+      }
+    }
+    return SimStore::Fate::kGoOn;
+  };
+  RankOptions options = Hurried();
+  options.slowest_bytes_per_second = 10;
+  Group group(world, 2, options, {{1, hook}});
+  ranks = &group;
+  const Model model = SmallModel(1);
+  group.PublishAll(model, 0);
+  group.WorkUntilIdle();
+  slow = true;
+  const auto tickets = group.PublishAll(Trained(model, 1), 1);
+  EXPECT_GT(tickets[1]->bytes, 300U);
+  group.WorkUntilIdle();
+  ExpectStage(tickets, TicketStage::kCommitted);
+  ExpectVersion(world, 1, Trained(model, 1));
+  for (const auto& [key, text] : group.board()) EXPECT_TRUE(key.starts_with("ended/")) << key;
 }
 
 }  // namespace

@@ -86,6 +86,7 @@ class RankProcess {
         if (const auto text = board_.Get(key); text.has_value()) runner_->Deliver(key, *text);
       }
       for (const std::string& key : work.unneeded) board_.Remove(key);
+      runner_->BoardDone();
     }
   }
 
@@ -97,6 +98,28 @@ class RankProcess {
   std::atomic<bool> stop_ = false;
   std::thread pump_;
 };
+
+TEST(RankRunner, WhatWasNotPutIsGivenAgain) {
+  SystemClock clock;
+  MemoryStore bucket(&clock);
+  SeededRandom random(9);
+  ThreadPool pool(1);
+  const auto runner = RankRunner::Open(Run::Create(bucket, false, random).value(), {},
+                                       {&clock, &random, nullptr, &BestKernels(), &pool}, "")
+                          .value();
+  const Ticket ticket = runner->Refuse(0, {ErrorCode::kInvalidArgument, "there is nothing"});
+  const auto given = runner->NextBoardWork(std::chrono::seconds(60));
+  ASSERT_FALSE(given.outgoing.empty());
+  // The connection breaks before they are there.
+  const auto again = runner->NextBoardWork(std::chrono::seconds(60));
+  ASSERT_FALSE(again.outgoing.empty());
+  EXPECT_EQ(again.outgoing[0].key, given.outgoing[0].key);
+  runner->BoardDone();
+  runner->Deliver(again.outgoing[0].key, again.outgoing[0].text);
+  const auto verdict = runner->NextBoardWork(std::chrono::seconds(60));
+  ASSERT_FALSE(verdict.outgoing.empty());
+  EXPECT_NE(verdict.outgoing[0].key, given.outgoing[0].key);
+}
 
 TEST(RankRunner, RanksWithThreadsPublishTogether) {
   SystemClock clock;

@@ -105,6 +105,15 @@ TEST_F(RetryStoreTest, PutAndRemoveAreRepeatedAfterALostAnswer) {
   EXPECT_TRUE(Succeeds(store_->Remove("a")));
 }
 
+TEST_F(RetryStoreTest, APutWhoseAnswerWasLostOnceMayHaveHappenedWhateverComesAfterIt) {
+  faulty_->Plan("put", {Fault::kLostAnswer, Fault::kRefused});
+  ExpectError(store_->Put("a", BytesOf("x")), ErrorCode::kUnknownOutcome);
+  faulty_->Plan("put", {Fault::kLostAnswer});
+  faulty_->PlanAlways("put", Fault::kUnavailable);
+  ExpectError(store_->Put("a", BytesOf("x")), ErrorCode::kUnknownOutcome);
+  EXPECT_EQ(faulty_->memory().Get("a", kSmall).value(), BytesOf("x"));
+}
+
 TEST_F(RetryStoreTest, ALostAnswerToPutIfAbsentIsReadBackNotRepeated) {
   faulty_->Plan("put-if-absent", {Fault::kLostAnswer});
   EXPECT_EQ(store_->PutIfAbsent("v", BytesOf("ours")).value(), PutOutcome::kCreated);
