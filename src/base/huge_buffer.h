@@ -1,4 +1,4 @@
-// Memory as a trainer or an engine holds its weights in: our own, zeroed and touched.
+// Memory for a state of a model: zeroed and touched.
 //
 // It is mapped and not taken from the heap, so that it does not change what the heap gives to others: what is staged
 // lies in pages the kernel has just zeroed, which are in the cache, or in used ones, which are not (a tenth of apply's
@@ -15,6 +15,9 @@
 #include "base/result.h"
 
 namespace weightwire {
+
+// Ordinary ones are for measuring what memory costs that others have taken.
+enum class Pages : std::uint8_t { kLarge, kOrdinary };
 
 // Movable; the bytes stay where they are.
 class HugeBuffer {

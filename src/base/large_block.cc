@@ -6,12 +6,12 @@
 
 namespace weightwire {
 
-LargeBlock LargeBlock::Allocate(std::size_t bytes, Pages pages) {
+LargeBlock LargeBlock::Allocate(std::size_t bytes) {
   if (bytes > std::numeric_limits<std::size_t>::max() / 2 - kPage) return {};
   const std::size_t size = (bytes + kPage - 1) / kPage * kPage;
   auto* memory = static_cast<std::byte*>(::operator new (size, std::align_val_t{kPage}, std::nothrow));
   if (memory == nullptr) return {};
-  ::madvise(memory, size, pages == Pages::kLarge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // only a wish
+  ::madvise(memory, size, MADV_HUGEPAGE);  // only a wish
   return {memory, size};
 }
 

@@ -1,6 +1,5 @@
-// A piece of memory of megabytes, not filled, in large pages where the system gives them.
-//
-// Large pages are read and made faster. Ordinary ones are for measuring what memory costs that others have taken.
+// A piece of memory of megabytes, not filled, in large pages where the system gives them: these are read and made
+// faster.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +9,6 @@
 
 namespace weightwire {
 
-enum class Pages : std::uint8_t { kLarge, kOrdinary };
-
 // Owns the memory. Movable; the bytes stay where they are.
 class LargeBlock {
  public:
@@ -20,7 +17,7 @@ class LargeBlock {
   // Without memory.
   LargeBlock() = default;
   // At least so many bytes; none if that is more than there is.
-  static LargeBlock Allocate(std::size_t bytes, Pages pages = Pages::kLarge);
+  static LargeBlock Allocate(std::size_t bytes);
 
   [[nodiscard]] std::byte* begin() const { return memory_.get(); }
   [[nodiscard]] std::size_t size() const { return size_; }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "codec/ask_for.h"
 #include "codec/convert_scalar.h"
 #include "codec/units.h"
 
@@ -62,13 +63,9 @@ class RowMajor {
     }
   }
 
-  // Has them brought into the second cache.
-  void AskFor(std::uint64_t first, std::uint64_t count) const {
-    constexpr std::size_t kLineBytes = 64;
+  void AskForElements(std::uint64_t first, std::uint64_t count) const {
     ForEachRun(first, count, [&](const std::uint8_t* from, std::uint64_t size, std::int64_t stride) {
-      if (stride != 1) return;
-      const std::size_t bytes = size * static_cast<std::size_t>(UnitBytes(tensor_.dtype));
-      for (std::size_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(from + at, 0, 2);
+      if (stride == 1) AskFor(from, size * static_cast<std::size_t>(UnitBytes(tensor_.dtype)));
     });
   }
 
@@ -121,8 +118,7 @@ class HostReader : public UnitReader {
 
   Status Read(std::span<const std::uint64_t> firsts, std::uint32_t count, std::uint8_t* out) const final {
     for (std::size_t k = 0; k < firsts.size(); ++k) {
-      // Pieces lie far from each other, where no hardware foresees them.
-      if (k + 1 < firsts.size()) elements_.AskFor(firsts[k + 1], count);
+      if (k + 1 < firsts.size()) elements_.AskForElements(firsts[k + 1], count);
       Make(firsts[k], count, out);
       out += std::size_t{count} * static_cast<std::size_t>(unit_bytes_);
     }

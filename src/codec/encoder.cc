@@ -464,6 +464,7 @@ class DeltaEncoder {
     WW_TRY(delta.file, AssembleDeltaFile(parts));
     for (Worker& worker : workers_) {
       delta.replaced.insert(delta.replaced.end(), worker.replaced.begin(), worker.replaced.end());
+      worker.kept.GiveBackSpare();  // it may be kept for long, and counts
       delta.kept.push_back(std::move(worker.kept));
     }
     return delta;

@@ -7,9 +7,8 @@
 namespace weightwire {
 namespace {
 
-// Of a version that changes little.
-constexpr std::size_t kSmallPieceBytes = std::size_t{64} << 10;
-constexpr std::size_t kPieceBytes = LargeBlock::kPage;
+constexpr std::size_t kFirstPieceBytes = std::size_t{64} << 10;
+constexpr std::size_t kSmallPieces = 4;
 constexpr std::uint32_t kStretchUnits = 1 << 16;
 
 }  // namespace
@@ -28,13 +27,18 @@ Result<std::uint8_t*> KeptBits::Room(std::size_t bytes) {
     if (std::uint8_t* const room = pieces_.back().Take(bytes); room != nullptr) return room;
   }
   Piece piece;
-  if (!spare_.empty() && bytes <= spare_.back().size()) {
+  while (!spare_.empty() && piece.size() < bytes) {
     piece = std::move(spare_.back());
     spare_.pop_back();
-  } else if (pieces_.empty() && spare_.empty() && bytes <= kSmallPieceBytes) {
-    piece.small.resize(kSmallPieceBytes);
+  }
+  const std::size_t small_bytes = kFirstPieceBytes << std::min(pieces_.size(), kSmallPieces);
+  if (piece.size() >= bytes) {
+    // One that was used before.
+  } else if (pieces_.size() < kSmallPieces && bytes <= small_bytes) {
+    piece.small.resize(small_bytes);
   } else {
-    piece.large = LargeBlock::Allocate(std::max(bytes, kPieceBytes));
+    piece = {};
+    piece.large = LargeBlock::Allocate(bytes);
     if (!piece.large) {
       return Error(ErrorCode::kIo, "there is not enough memory for the bits that a publish replaces");
     }
@@ -66,13 +70,9 @@ Status KeptBits::Keep(std::size_t entry, std::uint64_t first_unit, std::span<con
 }
 
 void KeptBits::Clear() {
-  spare_.clear();
-  for (Piece& piece : pieces_) {
-    if (!piece.large) continue;
-    piece.taken = 0;
-    spare_.push_back(std::move(piece));
-  }
-  pieces_.clear();
+  for (Piece& piece : pieces_) piece.taken = 0;
+  std::ranges::reverse(pieces_);
+  spare_ = std::exchange(pieces_, {});
 }
 
 std::size_t KeptBits::memory_bytes() const {

@@ -7,6 +7,7 @@
 
 #include "base/large_block.h"
 #include "base/result.h"
+#include "base/unfilled_vector.h"
 
 namespace weightwire {
 
@@ -18,9 +19,10 @@ struct ReplacedUnits {
   std::span<const std::uint8_t> old_units;   // one for each position
 };
 
-// A small piece of memory and then few large ones, in large pages: a model has thousands of stretches, and small pages
-// that come one by one from the system, for every version anew, cost more than what is written to them. Movable; what
-// it holds stays where it is. One thread at a time.
+// A few small pieces of memory, each twice as large as the one before, and then large ones, in large pages: a model has
+// thousands of stretches, and small pages that come one by one from the system, for every version anew, cost more than
+// what is written to them. But many threads with little each must not take a large piece each. Movable; what it holds
+// stays where it is. One thread at a time.
 class KeptBits {
  public:
   // Copies `old_units`, one for each of the `positions`, which are ascending and count from `first_unit`, and appends
@@ -28,8 +30,10 @@ class KeptBits {
   Status Keep(std::size_t entry, std::uint64_t first_unit, std::span<const std::uint32_t> positions,
               std::span<const std::uint8_t> old_units, std::vector<ReplacedUnits>& replaced);
 
-  // The same memory for other bits: those that it holds are not needed any more. What they did not need is given back.
+  // The same memory for other bits: those that it holds are not needed any more.
   void Clear();
+  // What is left of that memory is not needed.
+  void GiveBackSpare() { spare_.clear(); }
 
   // What it takes.
   [[nodiscard]] std::size_t memory_bytes() const;
@@ -37,7 +41,7 @@ class KeptBits {
  private:
   struct Piece {
     LargeBlock large;
-    std::vector<std::uint8_t> small;  // if it is not large
+    UnfilledVector<std::uint8_t> small;  // if it is not large
     std::size_t taken = 0;
 
     [[nodiscard]] std::size_t size() const { return large ? large.size() : small.size(); }
@@ -48,7 +52,7 @@ class KeptBits {
   Result<std::uint8_t*> Room(std::size_t bytes);
 
   std::vector<Piece> pieces_;  // the last one has room
-  std::vector<Piece> spare_;   // empty ones, all large
+  std::vector<Piece> spare_;   // empty ones, the next to use last
 };
 
 }  // namespace weightwire

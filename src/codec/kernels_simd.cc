@@ -39,20 +39,8 @@ std::uint32_t FindChangedUnits(const std::uint8_t* old_units, const std::uint8_t
   std::uint16_t* out = positions;
   std::uint32_t i = 0;
   for (; i + 64 <= count; i += 64) {
-    std::uint64_t mask = ChangedMask<Unit>(old_units + i * sizeof(Unit), new_units + i * sizeof(Unit));
-    const int found = std::popcount(mask);
-    // Four are written whether they are there or not: few blocks have more, and a branch on the number would be
-    // mispredicted about once a block. The caller's room allows for it.
-    std::uint16_t* next = out;
-    for (int k = 0; k < 4; ++k) {
-      *next++ = static_cast<std::uint16_t>(i + LowestBit(mask));
-      mask &= mask - 1;
-    }
-    while (mask != 0) {
-      *next++ = static_cast<std::uint16_t>(i + LowestBit(mask));
-      mask &= mask - 1;
-    }
-    out += found;
+    const std::size_t at = i * sizeof(Unit);
+    out = AppendPlaces(ChangedMask<Unit>(old_units + at, new_units + at), i, out);
   }
   for (; i < count; ++i) {
     *out = static_cast<std::uint16_t>(i);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codec/ask_for.h"
 #include "codec/order.h"
 #include "codec/units.h"
 
@@ -54,12 +55,6 @@ void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, st
   }
   sample.changed += found;
   sample.units_sampled += count;
-}
-
-// Pieces lie far from each other, where no hardware foresees them: each is asked for while the one before is counted.
-void AskFor(const std::uint8_t* units, std::size_t bytes) {
-  constexpr std::size_t kLineBytes = 64;
-  for (std::size_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(units + at, 0, 2);
 }
 
 // The pieces of an entry that are looked at.

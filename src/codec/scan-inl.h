@@ -4,22 +4,6 @@
 // it waits for, so this costs little more than comparing. Only where something changed is the rest of the time, within
 // the eight units, added up: from the classes, for many changes at once.
 
-// Appends i + the place of each bit of the mask.
-HWY_INLINE std::uint16_t* AppendPlaces(std::uint64_t mask, std::uint32_t i, std::uint16_t* out) {
-  std::uint16_t* const end = out + std::popcount(mask);
-  // Four are written whether they are there or not: few blocks have more, and a branch on the number would be
-  // mispredicted about once a block. The room allows for it.
-  for (int k = 0; k < 4; ++k) {
-    *out++ = static_cast<std::uint16_t>(i + LowestBit(mask));
-    mask &= mask - 1;
-  }
-  while (mask != 0) [[unlikely]] {
-      *out++ = static_cast<std::uint16_t>(i + LowestBit(mask));
-      mask &= mask - 1;
-    }
-  return end;
-}
-
 // How far ahead of the scan memory is asked for: it comes while the changes behind are dealt with. Into the second
 // cache only; the first would lose what is in use.
 constexpr std::size_t kPrefetchBytes = 12288;

@@ -33,6 +33,22 @@ HWY_INLINE std::uint32_t LowestBit(std::uint64_t mask) {
 #endif
 }
 
+// Appends i + the place of each bit of the mask.
+HWY_INLINE std::uint16_t* AppendPlaces(std::uint64_t mask, std::uint32_t i, std::uint16_t* out) {
+  std::uint16_t* const end = out + std::popcount(mask);
+  // Four are written whether they are there or not: few blocks have more, and a branch on the number would be
+  // mispredicted about once a block. The room allows for it.
+  for (int k = 0; k < 4; ++k) {
+    *out++ = static_cast<std::uint16_t>(i + LowestBit(mask));
+    mask &= mask - 1;
+  }
+  while (mask != 0) [[unlikely]] {
+      *out++ = static_cast<std::uint16_t>(i + LowestBit(mask));
+      mask &= mask - 1;
+    }
+  return end;
+}
+
 // Running sums over the lanes of a vector: within blocks of four lanes by shifts, then each block's last to the blocks
 // after it.
 HWY_INLINE Words RunningSums(Words v) {

@@ -288,6 +288,11 @@ Status BaseCopy::RollBack(Version to) {
   return Ok();
 }
 
+std::uint64_t BaseCopy::StepLimit() const {
+  constexpr std::uint64_t kLeast = std::uint64_t{64} << 20;
+  return std::max(kLeast, layout()->total_bytes() / 4);
+}
+
 void BaseCopy::Forget(Version up_to, std::uint64_t max_step_bytes) {
   exclusion_([&] {
     DropSteps(up_to);

@@ -97,6 +97,8 @@ class BaseCopy {
   // Versions up to this one will not be rolled back; steps that no pin needs either are dropped. While steps that only
   // revocable pins need take more than `max_step_bytes`, the oldest of those pins is revoked.
   void Forget(Version up_to, std::uint64_t max_step_bytes);
+  // What they may take: a quarter of the state. It is the price of a slow network.
+  [[nodiscard]] std::uint64_t StepLimit() const;
   [[nodiscard]] std::uint64_t step_bytes() const;
 
   // Of the version held.

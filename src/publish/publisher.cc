@@ -18,11 +18,6 @@ namespace {
 
 constexpr std::size_t kMaxWarnings = 1000;
 
-// Old bits that are kept for an anchor only: what a slow network may cost in memory.
-std::uint64_t StepLimit(const Layout& layout) {
-  return std::max<std::uint64_t>(std::uint64_t{64} << 20, layout.total_bytes() / 4);
-}
-
 std::uint64_t AllUnits(const Layout& layout) {
   std::uint64_t units = 0;
   for (std::size_t i = 0; i < layout.size(); ++i) units += layout.unit_count(i);
@@ -273,7 +268,7 @@ Result<std::optional<Draft>> Publisher::Make(const StateBits& bits, std::uint64_
     // What was published after it failed. If the old bits are gone, so is the base.
     static_cast<void>(base_->RollBack(*admission.newest_version));
   }
-  if (base_->holds()) base_->Forget(admission.safe, StepLimit(*base_->layout()));
+  if (base_->holds()) base_->Forget(admission.safe, base_->StepLimit());
   if (!base_->holds() && admission.newest_record.has_value()) {
     WW_RETURN_IF_ERROR(Rebuild(*admission.newest_record));
   }

@@ -25,10 +25,6 @@ MonotonicTime Pause(int attempts) { return kFirstPause * (1 << std::min(attempts
 // A rank gives up before the others give the rank up.
 MonotonicTime TryingTime(const RankOptions& options) { return options.deadline / 10 * 6; }
 
-std::uint64_t StepLimit(const Layout& layout) {
-  return std::max<std::uint64_t>(std::uint64_t{64} << 20, layout.total_bytes() / 4);
-}
-
 long Seconds(MonotonicTime time) {
   return static_cast<long>(std::chrono::duration_cast<std::chrono::seconds>(time).count());
 }
@@ -182,7 +178,7 @@ Result<std::optional<RankDraft>> RankPublisher::Make(const StateBits& bits, std:
     if (!admission.empty) return std::optional<RankDraft>();
     base_.Lose();
   }
-  if (base_.holds()) base_.Forget(admission.safe, StepLimit(*base_.layout()));
+  if (base_.holds()) base_.Forget(admission.safe, base_.StepLimit());
   if (!admission.newest_serial.has_value() || admission.whole || other_layout) {
     return MakeWhole(bits, std::move(draft), admission);
   }

@@ -104,6 +104,20 @@ TEST(KeptBits, TakeLittleMemoryForLittle) {
   EXPECT_LE(bits.memory_bytes(), std::size_t{64} << 10);
 }
 
+TEST(KeptBits, TakeAboutAsMuchAsTheyHoldAlsoWhereManyThreadsShareAVersion) {
+  for (std::size_t stretches = 1; stretches < 400; stretches = 2 * stretches + 1) {
+    KeptBits bits;
+    std::vector<ReplacedUnits> replaced;
+    std::size_t held = 0;
+    for (std::size_t entry = 0; entry < stretches; ++entry) {
+      const Replaced some = SomeUnits(1 << 16, 70, entry);
+      ASSERT_TRUE(bits.Keep(entry, 0, some.positions, some.old_units, replaced).ok());
+      held += some.positions.size() * sizeof(std::uint16_t) + some.old_units.size();
+    }
+    EXPECT_LE(bits.memory_bytes(), 4 * held + (std::size_t{64} << 10)) << held;
+  }
+}
+
 TEST(KeptBits, MemoryOfAnUnusualVersionIsGivenBack) {
   KeptBits bits;
   const Replaced all = SomeUnits(1 << 18, 1, 4);
@@ -118,6 +132,7 @@ TEST(KeptBits, MemoryOfAnUnusualVersionIsGivenBack) {
     replaced.clear();
     ASSERT_TRUE(bits.Keep(0, 0, few.positions, few.old_units, replaced).ok());
     ExpectKept(few, 0, Kept(replaced, 0));
+    bits.GiveBackSpare();
   }
   EXPECT_LE(bits.memory_bytes(), LargeBlock::kPage);
 }
