@@ -4,29 +4,46 @@ elements at a time, through pinned memory, so that there is never a second copy 
 from __future__ import annotations
 
 import contextlib
-import threading
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 
-_own = threading.local()  # a pinned buffer for each thread that reads, and a stream for each device
+
+class _Lane:
+    """What one thread reads a device with: a stream of its own, and pinned memory. The core's threads are new to Python
+    at every call, so nothing can be kept by thread: whoever reads takes one that nobody has."""
+
+    _idle: ClassVar[dict[Any, list[_Lane]]] = {}  # by device
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self.stream = torch.cuda.Stream(device)
+        self._buffer: Any = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, device: Any) -> Iterator[_Lane]:
+        idle = cls._idle.setdefault(device, [])
+        try:
+            lane = idle.pop()
+        except IndexError:
+            lane = cls(device)
+        try:
+            yield lane
+        finally:
+            idle.append(lane)
+
+    def pinned(self, size: int) -> Any:
+        if self._buffer is None or self._buffer.numel() < size:
+            import torch
+
+            self._buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return self._buffer[:size]
 
 
-def _pinned_buffer(torch: Any, size: int) -> Any:
-    buffer = getattr(_own, "buffer", None)
-    if buffer is None or buffer.numel() < size:
-        _own.buffer = buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    return buffer[:size]
-
-
-def _own_stream(torch: Any, device: Any) -> Any:
-    streams = _own.__dict__.setdefault("streams", {})
-    if device not in streams:
-        streams[device] = torch.cuda.Stream(device)
-    return streams[device]
-
-
-def finished(tensor: Any) -> Any:
+def readable(tensor: Any) -> Any:
     """The tensor, once it can be read on any stream."""
     if tensor.device.type == "cuda":
         import torch
@@ -48,15 +65,18 @@ class Ready:
             self._event = torch.cuda.Event()
             self._event.record(torch.cuda.current_stream(device))
 
-    def stream(self) -> Any:
-        """A context to read in."""
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[_Lane | None]:
+        """To read in; none for what is on the host."""
         if self._event is None:
-            return contextlib.nullcontext()
+            yield None
+            return
         import torch
 
-        own = _own_stream(torch, self._device)
-        own.wait_event(self._event)
-        return torch.cuda.stream(own)
+        with _Lane.of(self._device) as lane:
+            lane.stream.wait_event(self._event)
+            with torch.cuda.stream(lane.stream):
+                yield lane
 
 
 def _range(tensor: Any, first: int, end: int) -> list[Any]:
@@ -90,10 +110,10 @@ class TorchPieces:
         self._ready = ready or Ready(tensor.device)
 
     def __call__(self, firsts: list[int], count: int, out: np.ndarray) -> None:
-        with self._ready.stream():
-            self._read(firsts, count, out)
+        with self._ready.reading() as lane:
+            self._read(firsts, count, out, lane)
 
-    def _read(self, firsts: list[int], count: int, out: np.ndarray) -> None:
+    def _read(self, firsts: list[int], count: int, out: np.ndarray, lane: _Lane | None) -> None:
         import torch
 
         device = self._tensor.device
@@ -113,10 +133,10 @@ class TorchPieces:
         if converted.stride(0) != 1:  # of one element, which is in order whatever its stride
             converted = converted.clone(memory_format=torch.contiguous_format)
         converted = converted.view(torch.uint8)
-        if converted.device.type == "cuda":
-            pinned = _pinned_buffer(torch, converted.numel())
+        if lane is not None:
+            pinned = lane.pinned(converted.numel())
             pinned.copy_(converted, non_blocking=True)
-            torch.cuda.current_stream(converted.device).synchronize()
+            lane.stream.synchronize()
             converted = pinned
         torch.from_numpy(out).copy_(converted)
 

@@ -92,7 +92,7 @@ class Kept:
 
     def get(self, lazy: Lazy) -> Any:
         with self._lock:
-            kept = self._made.pop(id(lazy), None) or (lazy, _pieces.finished(lazy.make()))
+            kept = self._made.pop(id(lazy), None) or (lazy, _pieces.readable(lazy.make()))
             self._made[id(lazy)] = kept
             while len(self._made) > self._size:
                 self._made.pop(next(iter(self._made)))
@@ -180,7 +180,7 @@ def item_of(name: str, value: Any, to: str | None, *, goes_on: bool = False) -> 
         ready = _pieces.Ready(value.device)
 
         def read(firsts: list[int], count: int, out: np.ndarray) -> None:
-            with ready.stream():
+            with ready.reading():
                 made = value.kept.get(value)
             _pieces.TorchPieces(made, _torch_dtype(dtype), ready=ready)(firsts, count, out)
 

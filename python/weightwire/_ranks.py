@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from weightwire import _core, errors
 from weightwire._lora import Lora
+from weightwire._pieces import BLOCK
 from weightwire._published import Fp8, Lazy
 from weightwire._shards import Held, held_of
 from weightwire._state import State, items_of, linear_names, own_buffers, tensors_of, watched
 from weightwire.errors import InvalidArgumentError, WeightwireError
 
-_BLOCK = 128
 _SHORTEST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.05
 _IDLE_PAUSE = 0.5  # something to put ends it
@@ -94,16 +94,16 @@ def _scale_part(item: tuple[Any, ...], held: Held, name: str) -> Part:
     """The scales of a box of an fp8 tensor: blocks must not be cut."""
     for start, extent, size in zip(held.start, held.extent, held.shape, strict=True):
         end = start + extent
-        if start % _BLOCK != 0 or (end % _BLOCK != 0 and end != size):
+        if start % BLOCK != 0 or (end % BLOCK != 0 and end != size):
             raise InvalidArgumentError(
                 f"'{name}' cannot be published as fp8: a rank holds {start} to {end} of {size} in one dimension, which "
-                f"cuts a block of {_BLOCK}; shard it at multiples of {_BLOCK}, or keep it as it is (Fp8(keep=...))"
+                f"cuts a block of {BLOCK}; shard it at multiples of {BLOCK}, or keep it as it is (Fp8(keep=...))"
             )
     return Part(
         item[0],
         item[1],
-        tuple(-(-size // _BLOCK) for size in held.shape),
-        tuple(start // _BLOCK for start in held.start),
+        tuple(-(-size // BLOCK) for size in held.shape),
+        tuple(start // BLOCK for start in held.start),
         tuple(item[2]),
     )
 

@@ -29,6 +29,11 @@ class Background(Generic[T]):
         self._held_seconds = 0.0
 
     @property
+    def reading(self) -> Future[T] | None:
+        """What is being read, or was and nobody has seen what became of it."""
+        return self._future
+
+    @property
     def is_reading(self) -> bool:
         future = self._future
         return future is not None and not future.done()
@@ -56,14 +61,14 @@ class Background(Generic[T]):
             self._future, self._thread = future, thread
         return future
 
-    def finished(self, timeout: float | None = None) -> bool:
-        """Waits until nothing is being read; false when the time is up before."""
-        future = self._future
+    def finished(self, timeout: float | None = None, future: Future[T] | None = None) -> bool:
+        """Waits until this one, or what is being read now, has been; false when the time is up before."""
+        future = future or self._future
         return future is None or bool(wait([future], timeout).done)
 
-    def settle(self) -> None:
-        """Until nothing is being read. Raises what went wrong with it, to one who asks."""
-        future = self._future
+    def settle(self, future: Future[T] | None = None) -> None:
+        """Until this one, or what is being read now, has been. Raises what went wrong with it, to one who asks."""
+        future = future or self._future
         if future is not None:
             wait([future])
             if self.see(future):
@@ -93,14 +98,14 @@ class Background(Generic[T]):
             thread.join()
 
 
-def done(value: T) -> Future[T]:
-    """What was read already."""
+def read_already(value: T) -> Future[T]:
+    """What need not be waited for."""
     future: Future[T] = Future()
     future.set_result(value)
     return future
 
 
-class Held:
+class StepGate:
     """Holds an optimizer's steps back while the weights are read."""
 
     def __init__(self, optimizer: Any, background: Background[Any]) -> None:
@@ -114,7 +119,7 @@ class Held:
 
         self._handle = stepping_optimizer(optimizer).register_step_pre_hook(before_step)
 
-    def release(self) -> None:
+    def remove(self) -> None:
         self._handle.remove()
 
 
@@ -129,7 +134,7 @@ class Changed:
             if _writes(tensor) != count:
                 return (
                     f"'{name}' was changed while it was read, so it was not published: call the ticket's wait_read() "
-                    "before anything but the optimizer changes the weights, or publish without background="
+                    "before anything but the optimizer changes the weights, or publish with background=False"
                 )
         return None
 

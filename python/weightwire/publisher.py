@@ -26,13 +26,14 @@ from weightwire._forks import Process, never_end
 from weightwire._lora import Lora, is_peft
 from weightwire._published import check_published_type
 from weightwire._ranks import Ranks, Settled, is_distributed
-from weightwire._reading import Background, Changed, Held, check_steps_all, done
+from weightwire._reading import Background, Changed, StepGate, check_steps_all, read_already
 from weightwire._state import State, state_of, unwrap
 from weightwire.errors import InvalidArgumentError, IoError, WaitTimeout, WeightwireError
 
 _log = logging.getLogger("weightwire")
 _SAY_SECONDS = 2.0  # how long trouble lasts before it is said
 _ASYNC_SECONDS = 0.5  # what a thread waits for at most, when nobody wants it to any more
+_READ_SECONDS = 5.0  # what is being read at the end is waited for, unless it waits itself
 
 
 class _Open:
@@ -54,8 +55,8 @@ class _Open:
         self._process = Process()
         self.background: Background[_core.Ticket] = Background()
         self.ranks: Ranks | None = None  # ends its core when nobody has it any more
-        self.held = None if optimizer is None else Held(optimizer, self.background)
-        self._end = weakref.finalize(self, _end, core, carried, run, keeps, self._process, self.background, self.held)
+        self.gate = None if optimizer is None else StepGate(optimizer, self.background)
+        self._end = weakref.finalize(self, _end, core, carried, run, keeps, self._process, self.background)
 
     @property
     def is_a_fork_s(self) -> bool:
@@ -68,8 +69,9 @@ class _Open:
 
     def close(self) -> None:
         self._end.detach()
-        if self.held is not None:
-            self.held.release()
+        if self.gate is not None:
+            self.gate.remove()
+        self.background.finished(_READ_SECONDS)
         self._core.close()
         self.background.join()
         _remove(self._carried)
@@ -82,14 +84,15 @@ def _end(
     keeps: bool,
     process: Process,
     background: Background[_core.Ticket],
-    held: Held | None,
 ) -> None:
-    """When nobody has it any more, or the interpreter ends, and nobody has closed it."""
+    """When nobody has it any more, or the interpreter ends, and nobody has closed it.
+
+    The gate of an optimizer stays, with nothing to hold it back: this may be called in the middle of the optimizer's
+    step, which goes through such hooks one by one."""
     if process.is_a_fork:
         never_end(core)
         return
-    if held is not None:
-        held.release()
+    background.finished(_READ_SECONDS)
     waiting = core.status()["versions_waiting"] + background.is_reading
     if waiting:
         fate = "the next one with this state= sends them" if keeps else "they are lost: use with, or drain() it"
@@ -181,10 +184,6 @@ class Ticket:
         background. Raises if that failed, and `WaitTimeout` after `timeout` seconds."""
         self._publisher.background.holding(lambda: self._wait_read(timeout))
 
-    def _is_read(self, timeout: float) -> bool:
-        """Whether it is, or failed to be, after so long at most."""
-        return bool(self._publisher.background.holding(lambda: wait_for([self._read], timeout)).done)
-
     def _wait_read(self, timeout: float | None) -> None:
         if not wait_for([self._read], timeout).done:
             raise self._late(timeout)
@@ -238,7 +237,7 @@ class PublisherStats:
     bytes_sent: int
     bytes_received: int
     held_seconds: float = 0.0
-    """How long `publish` and its optimizer's waiting have held up who trains, in all."""
+    """How long `publish`, tickets' `wait_read` and the optimizer's waiting have held up who trains, in all."""
 
 
 def _encode(
@@ -388,14 +387,15 @@ class Publisher:
 
         `step` is information for people, one more than the last by default. `model` replaces the one given at the
         start, for this call. With `background`, it returns before the weights have been read: they may change after the
-        ticket's `wait_read`, which the step of a publisher's optimizer calls. That is the default if there is an
-        optimizer and no `model`. Adapters that are merged for publishing are never read so.
+        ticket's `wait_read`; the step of a publisher's optimizer waits for that by itself. It is the default if there
+        is an optimizer and no `model`. Adapters that are merged for publishing are never read so, and what is published
+        as fp8 is read once before, for its scales.
         """
         self._refuse_in_a_fork()
         if self._open.is_closed:
             raise InvalidArgumentError("the publisher is closed")
         if background is None:
-            background = self._open.held is not None and model is None
+            background = self._open.gate is not None and model is None
         with self._turn:
             return cast(Ticket, self._open.background.holding(lambda: self._publish(step, model, background)))
 
@@ -426,9 +426,9 @@ class Publisher:
                 self._step = number
             ticket = _encode(core, state, number, None)
             self._step = number
-            return Ticket(done(ticket), self._open, number, elements)
+            return Ticket(read_already(ticket), self._open, number, elements)
         changed = Changed(state.read)
-        kept = self._open  # a publisher that nobody has any more must not be ended by the thread that reads for it
+        kept = self._open  # a publisher that nobody has any more must not be ended while it is read for
         try:
             future = kept.background.start(lambda: (kept, _encode(core, state, number, changed))[1])
         except BaseException as error:
@@ -452,22 +452,27 @@ class Publisher:
         self._refuse_in_a_fork()
         deadline = _deadline(timeout)
         said = None
-        while not self._open.background.finished(_left(deadline, _SAY_SECONDS)):
+        reading = self._open.background.reading  # another may begin meanwhile, whose error is not ours
+        while reading is not None and not self._open.background.finished(_left(deadline, _SAY_SECONDS), reading):
             said = self._not_drained(timeout, deadline, said)
         while not self._core.drain(_left(deadline, _SAY_SECONDS)):
             said = self._not_drained(timeout, deadline, said)
-        self._open.background.settle()
+        if reading is not None:
+            self._open.background.settle(reading)
 
     async def drain_async(self, timeout: float | None = None) -> None:
         """`drain` for an event loop."""
         self._refuse_in_a_fork()
         deadline = _deadline(timeout)
         said = None
-        while not await asyncio.to_thread(self._open.background.finished, _left(deadline, _ASYNC_SECONDS)):
+        reading = self._open.background.reading
+        finished = self._open.background.finished
+        while reading is not None and not await asyncio.to_thread(finished, _left(deadline, _ASYNC_SECONDS), reading):
             said = self._not_drained(timeout, deadline, said)
         while not await asyncio.to_thread(self._core.drain, _left(deadline, _ASYNC_SECONDS)):
             said = self._not_drained(timeout, deadline, said)
-        self._open.background.settle()
+        if reading is not None:
+            self._open.background.settle(reading)
 
     def _refuse_in_a_fork(self) -> None:
         if self._open.is_a_fork_s:
@@ -537,7 +542,7 @@ class Publisher:
         # What was published before the error still gets a chance, but not for ever; and the error is the one to see.
         try:
             self.drain(30)
-        except WeightwireError as trouble:
+        except Exception as trouble:  # also what went wrong while weights were read
             _log.warning("not everything was sent before the publisher was closed: %s", trouble)
         finally:
             with contextlib.suppress(WeightwireError):

@@ -69,6 +69,15 @@ bool PublisherRunner::Drain(std::optional<std::chrono::nanoseconds> at_most) con
   return publisher_->idle();
 }
 
+void PublisherRunner::Stop() {
+  threads_.Stop();
+  const LaneThreads::Lock lock = threads_.Take();
+  while (std::optional<Job> job = publisher_->Next(Lane::kSpool)) {
+    publisher_->Execute(*job);
+    publisher_->Finish(std::move(*job));
+  }
+}
+
 PublisherStatus PublisherRunner::status() const {
   const LaneThreads::Lock lock = threads_.Take();
   return publisher_->status();

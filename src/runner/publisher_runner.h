@@ -42,9 +42,9 @@ class PublisherRunner {
   // Until nothing is on its way, anchors included: true. Or until the time is over or the runner is stopped: false.
   bool Drain(std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;
 
-  // Threads end after what they are at. What is spooled stays there for the next start; what is in memory is lost.
-  // Whoever waits is told.
-  void Stop() { threads_.Stop(); }
+  // Threads end after what they are at. With a state directory all that was published is on the disk then, for the next
+  // start; otherwise what was not sent is lost. Whoever waits is told.
+  void Stop();
 
   [[nodiscard]] PublisherStatus status() const;
 

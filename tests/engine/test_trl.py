@@ -69,12 +69,13 @@ class Training:
         with ww.Publisher(self.bucket, model, dtype=torch.bfloat16, tokenizer=tokenizer) as publisher:
             publisher.publish(step=0)
 
-    def trainer(self, steps, server=None, bucket=None, attach=True, **options):
+    def trainer(self, steps, server=None, bucket=None, attach=True, background=False, **options):
         return self._make(
             AsyncGRPOTrainer,
             self._config(AsyncGRPOConfig, steps, server, num_generations=4, **options),
             bucket,
             attach,
+            background,
             reward_funcs=share_of_high_words,
         )
 
@@ -109,9 +110,9 @@ class Training:
             **options,
         )
 
-    def _make(self, kind, config, bucket=None, attach=True, **options):
+    def _make(self, kind, config, bucket=None, attach=True, background=False, **options):
         prompts = [[{"role": "user", "content": f"w{i} w{i + 1}"}] for i in range(8)]
-        transfer = WeightTransfer(bucket or self.bucket)
+        transfer = WeightTransfer(bucket or self.bucket, background=background)
         trainer = kind(
             model=str(self.first),
             args=config,
@@ -240,6 +241,27 @@ def test_weights_that_are_put_together_for_the_call_are_published(training, tmp_
         transfer.send_weights(gathered())
     transfer.destroy()
     assert_published(tmp_path / "bucket", trainer.model)
+
+
+def test_weights_that_are_read_in_the_background_have_the_version_they_get(training, tmp_path):
+    bucket = tmp_path / "bucket"
+    trainer = training.trainer(steps=3, bucket=bucket, background=True)
+    trainer.create_optimizer_and_scheduler(3)
+    transfer = trainer.weight_transfer
+    transfer.init_weight_transfer()
+    for step in range(3):
+        trainer.state.global_step = step
+        transfer.send_weights(trainer._streaming_iter())
+        transfer.resume()
+        trainer.model_version += 1  # as TRL does
+        assert trainer.model_version == step
+        sum(parameter.sum() for parameter in trainer.model.parameters()).backward()
+        sent = {name: tensor.to(torch.bfloat16) for name, tensor in trainer.model.state_dict().items()}
+        trainer.optimizer.step()
+    transfer.destroy()
+    assert newest_version(bucket) == 2
+    loaded = ww.load(bucket, framework="torch")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in sent.items())
 
 
 def test_what_is_not_trained_is_published_too(training, tmp_path):

@@ -208,7 +208,8 @@ def test_everything_can_be_done_in_an_event_loop(bucket):
         async with ww.Publisher(bucket, state) as publisher:
             await publisher.publish(0).wait_async()
         async with await ww.Follower.open_async(bucket, target, poll_seconds=0.01) as follower:
-            (await follower.wait_async(timeout=30)).apply()
+            (await follower.poll_async()).apply()
+            assert await follower.poll_async() is None
         with pytest.raises(KeyError):
             async with ww.Publisher(bucket, state):
                 raise KeyError

@@ -155,7 +155,7 @@ def test_versions_before_one_that_failed_are_sent(bucket, gate):
     assert (ww.load(bucket, framework="torch")["w"] == 1).all()
 
 
-def test_the_first_version_too(bucket, gate):
+def test_a_write_while_the_first_version_is_read_is_found_out(bucket, gate):
     weights = {"w": torch.zeros((1 << 16) + 1, dtype=torch.float64)}
     with ww.Publisher(bucket, weights, dtype=torch.bfloat16) as publisher:
         ticket = publisher.publish(0, background=True)
@@ -183,10 +183,12 @@ def test_writes_that_torch_does_not_count_still_leave_one_exact_state(bucket, we
     with ww.Publisher(bucket, model) as publisher:
         publisher.publish()
         disturber.start()
-        for _ in range(20):
-            publisher.publish(background=True).wait_read()
-        stop.set()
-        disturber.join()
+        try:
+            for _ in range(20):
+                publisher.publish(background=True).wait_read()
+        finally:
+            stop.set()
+            disturber.join()
         publisher.publish()
     subprocess.run([weightwire_command, "verify", bucket], check=True)
     assert_same_tensors(ww.load(bucket, framework="torch"), model.state_dict())
@@ -201,6 +203,74 @@ def test_what_is_read_is_waited_for_at_the_end(bucket, gate):
         assert gate.reached.wait(60)
         gate.set()
     assert_same_tensors(ww.load(bucket, framework="torch"), published(model))
+
+
+def test_what_is_read_when_a_publisher_is_closed_is_kept_in_the_state_directory(bucket, tmp_path, gate):
+    model = double_model()
+    # So slow that nothing but the first version is sent before the end.
+    publisher = first_version(bucket, model, gate, state=tmp_path / "state", bytes_per_second=10_000)
+    publisher.drain()
+    for step in (1, 2, 3):
+        with torch.no_grad():
+            model[0].weight += 1
+        ticket = publisher.publish(step, background=True)
+        gate.set()
+        if step < 3:
+            ticket.wait_read()
+    publisher.close()
+    with ww.Publisher(bucket, model, dtype=torch.bfloat16, state=tmp_path / "state") as publisher:
+        publisher.drain()
+    assert_same_tensors(ww.load(bucket, version=3, framework="torch"), published(model))
+
+
+def test_publishers_of_one_optimizer_may_end_while_it_waits_for_them(bucket, tmp_path, gate):
+    """torch goes through the optimizer's hooks one by one, and does not allow that there are fewer meanwhile."""
+    model = double_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    publishers = [first_version(where, model, gate, optimizer=optimizer) for where in (bucket, tmp_path / "other")]
+    model(torch.randn(4, 8, dtype=torch.float64)).sum().backward()
+    for publisher in publishers:
+        publisher.publish(1)
+    assert gate.reached.wait(60)
+    raised = []
+
+    def step():
+        try:
+            optimizer.step()
+        except BaseException as error:
+            raised.append(error)
+
+    stepping = threading.Thread(target=step)
+    stepping.start()
+    del publisher
+    publishers.clear()
+    gc.collect()
+    gate.set()
+    stepping.join()
+    assert raised == []
+
+
+def test_draining_raises_what_was_published_before_it_and_nothing_else(bucket, gate):
+    model = double_model()
+    with first_version(bucket, model, gate) as publisher:
+        gate.set()
+        publisher.drain(60)
+        gate.clear()
+        gate.reached.clear()
+        reading = publisher._open.background.reading
+        assert reading is None
+        ticket = publisher.publish(1, background=True)
+        assert gate.reached.wait(60)
+        with pytest.raises(ww.WaitTimeout):
+            publisher.drain(0.01)
+        with torch.no_grad():
+            model[0].weight += 1
+        gate.set()
+        with pytest.raises(ww.InvalidArgumentError, match="was changed"):
+            publisher.drain(60)
+        with pytest.raises(ww.InvalidArgumentError, match="was changed"):
+            ticket.wait_read()  # whoever has the ticket may ask again
+        publisher.drain(60)
 
 
 def test_parameters_that_the_optimizer_does_not_step_are_refused(bucket):

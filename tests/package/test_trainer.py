@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import weightwire as ww
 from conftest import tiny_model
+from weightwire._reading import Background
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -69,7 +70,10 @@ class SwapsAverages(transformers.TrainerCallback):
 
 
 @pytest.mark.parametrize("swaps", [False, True], ids=["plain", "while others change them"])
-def test_weights_are_read_while_the_trainer_computes(bucket, tmp_path, swaps, weightwire_command):
+def test_weights_are_read_while_the_trainer_computes(bucket, tmp_path, swaps, weightwire_command, monkeypatch):
+    read = []
+    start = Background.start
+    monkeypatch.setattr(Background, "start", lambda self, function: (read.append(1), start(self, function))[1])
     model = tiny_model()
     trainer = trainer_for(model, bucket, tmp_path / "out", steps=6, background=True)
     trainer.args.save_strategy = "no"
@@ -81,6 +85,8 @@ def test_weights_are_read_while_the_trainer_computes(bucket, tmp_path, swaps, we
     assert_published(bucket, model, version=6)
     logged = [entry for entry in trainer.state.log_history if "weightwire/version" in entry]
     assert logged[-1]["weightwire/version"] == 6
+    # The last one is waited for at once, as all are where an evaluation follows.
+    assert len(read) == (0 if swaps else 5)
     subprocess.run([weightwire_command, "verify", bucket], check=True)
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from weightwire.errors import WeightwireError
 from weightwire.publisher import Publisher, Ticket, TicketStats
 
 _log = logging.getLogger("weightwire")
 _PATIENCE = 30.0
-_GRACE = 0.05  # what a log waits for its step's own figures: they are there by then, or come with the next log
 
 
 class PublishLog:
@@ -56,10 +54,8 @@ class PublishLog:
         """Of what is known of so far, in order."""
         known: list[TicketStats] = []
         while self._tickets:
-            if not self._tickets[0]._is_read(_GRACE):
-                break
             stats = self._tickets[0].stats
-            if self._waits and not self._tickets[0].done:
+            if stats.stage == "reading" or (self._waits and not self._tickets[0].done):
                 break
             self._tickets.pop(0)
             if stats.stage == "failed":
@@ -75,7 +71,7 @@ def end_leftover(publisher: Publisher | None) -> None:
         return
     try:
         publisher.drain(_PATIENCE)
-    except WeightwireError as error:
+    except Exception as error:  # also what went wrong while weights were read
         _log.warning("not everything that an earlier training published was sent: %s", error)
     finally:
         publisher.close()

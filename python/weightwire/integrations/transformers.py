@@ -17,7 +17,8 @@ class PublishCallback(TrainerCallback):
     The trainer waits only for the comparison and the encoding. With `background=True` it does not wait for them either:
     they happen while it computes the next gradients, and its optimizer waits until they are done. Nothing but the
     optimizer may then change the weights between two steps; before evaluations and checkpoints, where others do (moving
-    averages, schedule-free optimizers), the trainer waits all the same.
+    averages, schedule-free optimizers), the trainer waits all the same, if it or a callback before this one asks for
+    them.
 
     What each version cost goes into the trainer's own log: `weightwire/version`, `weightwire/bytes` (of how many
     versions: `weightwire/deltas`), `weightwire/changed_share`, `weightwire/publish_seconds` (how long the trainer was
