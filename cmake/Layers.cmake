@@ -2,7 +2,7 @@
 #
 # The rule is enforced by the compiler: a layer's headers are reached through a directory of its own,
 # <build>/layers/<name>, which holds nothing but the link <name> -> src/<name>. So
-# #include "codec/tile.h" resolves only in a target that links weightwire_codec.
+# #include "codec/encoder.h" resolves only in a target that links weightwire_codec.
 
 # weightwire_layer(NAME <folder> [DEPENDS <folder>...] [LIBS <library>...])
 # Defines weightwire_<folder> from src/<folder>/*.cc, all but main.cc. A folder that is not there is no target.

@@ -196,14 +196,6 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::uint8_t*>(data_), size_);
 }
 
-void MappedFile::Advise(Access access) const {
-  if (data_ == nullptr) return;
-  const int advice = access == Access::kSequential ? MADV_SEQUENTIAL
-                     : access == Access::kRandom   ? MADV_RANDOM
-                                                   : MADV_NORMAL;
-  ::madvise(const_cast<std::uint8_t*>(data_), size_, advice);
-}
-
 Status CopyFile(const std::filesystem::path& from, const std::filesystem::path& to) {
   WW_TRY(const MappedFile source, MappedFile::Open(from));
   WW_TRY(const File copy, File::Create(to));

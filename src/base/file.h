@@ -72,8 +72,6 @@ std::filesystem::path TemporarySibling(const std::filesystem::path& path);
 // The file must not be shortened meanwhile: reading past its end is then a SIGBUS, which no check of ours can prevent.
 class MappedFile {
  public:
-  enum class Access : std::uint8_t { kNormal, kSequential, kRandom };
-
   static Result<MappedFile> Open(const std::filesystem::path& path);
 
   MappedFile(MappedFile&& other) noexcept;
@@ -82,9 +80,6 @@ class MappedFile {
 
   [[nodiscard]] std::span<const std::uint8_t> bytes() const { return {data_, size_}; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
-  // A hint for read-ahead; never changes what is read.
-  void Advise(Access access) const;
 
  private:
   MappedFile(const std::uint8_t* data, std::size_t size, std::filesystem::path path)

@@ -158,10 +158,7 @@ class Transfers {
     return file.WriteAt(0, bytes_);
   }
 
-  Status Download(const std::string& key) {
-    SpanSink sink(received_);
-    return DownloadObject(*store_, key, received_.size(), hash_, sink, TransferOptions());
-  }
+  Status Download(const std::string& key) { return DownloadObject(*store_, key, hash_, received_, TransferOptions()); }
 
   // Seconds, as curl itself measures them: without its start.
   [[nodiscard]] Result<double> Curl(const std::string& key, const std::string& more) const {

@@ -51,7 +51,8 @@ struct EncodeRequest {
   CodingRequest coding = CodingRequest::kSmallest;
   bool keep_old = false;  // fill EncodedDelta::replaced
   // The new bits may change while they are read. What readers give is then still encoded as one state: that which the
-  // base copies hold afterwards. REQUIRES: readers, updates.
+  // base copies hold afterwards. REQUIRES: entries have an update, and a reader or bytes that do not move; or no old
+  // bits, and bytes that do not move.
   bool may_move = false;
 };
 

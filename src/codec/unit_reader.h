@@ -14,8 +14,9 @@ namespace weightwire {
 // The units of one entry, in row-major order of its box.
 //
 // Thread safety: any number of threads may read. The same units have the same bits as long as the state they are made
-// from stands still, which its owner sees to. If it does not, what is encoded with an update of the base copy is still
-// one state, which the base then holds: each unit is taken from one reading of it.
+// from stands still, which its owner sees to. If it does not, and the request says so (EncodeRequest::may_move), what
+// is encoded with an update of the base copy is still one state, which the base then holds: each unit is taken from one
+// reading of it.
 class UnitReader {
  public:
   virtual ~UnitReader() = default;

@@ -301,10 +301,9 @@ Result<FollowerStep> Follower::Fetch() {
   const auto fetch = [&]() -> Status {
     WW_RETURN_IF_ERROR(run_.CheckPartSize(part));
     bytes.resize(part.size_bytes);
-    SpanSink sink(bytes);
     TransferOptions transfer;
     transfer.threads = options_.fetch_threads;
-    return DownloadObject(run_.store(), part.key, part.size_bytes, part.hash, sink, transfer);
+    return DownloadObject(run_.store(), part.key, part.hash, bytes, transfer);
   };
   const Status read = fetch();
   if (!read.ok()) {

@@ -14,7 +14,8 @@
 
 namespace weightwire {
 
-// The tensors' bytes by the layout. They stay their owner's, and as they are until the call they are given to returns.
+// The tensors' bytes by the layout. They stay their owner's, and as they are until the call they are given to returns,
+// unless `unchanged` is set.
 struct StateBits {
   std::shared_ptr<const Layout> layout;
   std::vector<std::span<const std::uint8_t>> tensors;
@@ -26,7 +27,8 @@ struct StateBits {
   }
   // Set if this is what one of several ranks holds: the layout is then shards->own().
   std::shared_ptr<const Shards> shards = nullptr;
-  // Asked, if it is there, when all bits were read: an error says that somebody has changed them meanwhile.
+  // Set if what readers make may change while it is read, by mistake: it is coded so that it is one state all the same
+  // (EncodeRequest::may_move), and this is asked when all was read. An error says that somebody has changed it.
   std::function<Status()> unchanged = nullptr;
 };
 

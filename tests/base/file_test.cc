@@ -75,7 +75,6 @@ TEST(MappedFile, HoldsTheBytesAndMoves) {
   ASSERT_TRUE(opened.ok());
   const std::uint8_t* data = opened.value().bytes().data();
   const MappedFile map = std::move(opened).value();
-  map.Advise(MappedFile::Access::kSequential);
   EXPECT_EQ(map.bytes().data(), data);
   EXPECT_EQ(std::string(map.bytes().begin(), map.bytes().end()), "abc");
 }
@@ -86,7 +85,6 @@ TEST(MappedFile, AnEmptyFileIsAnEmptySpan) {
   const auto map = MappedFile::Open(directory / "f");
   ASSERT_TRUE(map.ok());
   EXPECT_TRUE(map.value().bytes().empty());
-  map.value().Advise(MappedFile::Access::kRandom);
 }
 
 TEST(MappedFile, ADirectoryIsAnError) {

@@ -31,7 +31,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # So many elements are compared at a time.
 _STRIDE = 1 << 24
 # A box of which at least one in so many elements differs is written as a whole.
-_DENSE = 16
+_WHOLE_ABOVE = 16
 
 
 class Refused(Exception):
@@ -290,7 +290,7 @@ class Holding:
         if count == 0:
             return
         prepared.elements += count
-        if count * _DENSE >= differing.numel():
+        if count * _WHOLE_ABOVE >= differing.numel():
             prepared.writes.append(Dense(target, source))
             return
         coordinates = differing.nonzero()

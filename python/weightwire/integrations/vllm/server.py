@@ -36,7 +36,7 @@ _READERS_SECONDS = 30.0
 # Between two tries after trouble.
 _TROUBLE_SECONDS = 2.0
 # A change of more than one in so many elements is not sent to the workers: comparing all with the mirror takes less.
-_DENSE = 16
+_COMPARE_ALL_ABOVE = 16
 # For giving the lease back when the server ends.
 _LEAVE_SECONDS = 3.0
 
@@ -273,7 +273,7 @@ class Following:
                 f"version {update.version} has other names, types or shapes; start the server anew from its mirror, "
                 "once a follower has brought it there"
             )
-        is_dense = _DENSE * sum(change.changed for change in changes) > self._elements
+        is_dense = _COMPARE_ALL_ABOVE * sum(change.changed for change in changes) > self._elements
         # There is no other way where something can be neither compared nor loaded anew.
         can_compare = not self.status["not_compared"]
         if not is_dense or not can_compare:
