@@ -108,6 +108,34 @@ BaseCopy::StepBack BaseCopy::BeginStep(const Layout& after) const {
   return step;
 }
 
+EncodeRequest BaseCopy::RequestFor(const StateBits& bits, const BaseStorage& target,
+                                   const std::vector<std::uint8_t*>& update) const {
+  const Layout& after = *bits.layout;
+  const Layout& before = *layout();
+  EncodeRequest request;
+  request.layout_before = shards_ != nullptr ? shards_->whole().get() : &before;
+  request.layout_after = shards_ != nullptr ? shards_->whole().get() : &after;
+  if (shards_ == nullptr) request.digests_before = digests_;
+  request.keep_old = true;
+  request.may_move = bits.unchanged != nullptr;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    EncodeEntry entry;
+    entry.tensor = shards_ != nullptr ? shards_->all()[i].tensor : i;
+    if (shards_ != nullptr) entry.box = shards_->all()[i].box;
+    entry.new_bytes = bits.tensors[i];
+    entry.reader = bits.reader(i);
+    const auto origin = before.FindSame(after.tensors()[i]);
+    entry.has_old = origin.has_value();
+    if (origin.has_value()) {
+      entry.old_bytes = target.bytes(i);
+      entry.before = digests_[*origin];
+      entry.update = update[i];
+    }
+    request.entries.push_back(std::move(entry));
+  }
+  return request;
+}
+
 Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   WW_CHECK((shards_ == nullptr) == (bits.shards == nullptr) && (shards_ == nullptr || *shards_ == *bits.shards));
   const Layout& after = *bits.layout;
@@ -122,27 +150,7 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   BaseStorage& target = reshaped != nullptr ? *reshaped : *storage_;
   WW_TRY(const std::vector<std::uint8_t*> update, target.ForWriting());
 
-  EncodeRequest request;
-  request.layout_before = shards_ != nullptr ? shards_->whole().get() : before.get();
-  request.layout_after = shards_ != nullptr ? shards_->whole().get() : &after;
-  if (shards_ == nullptr) request.digests_before = digests_;
-  request.keep_old = true;
-  request.may_move = bits.unchanged != nullptr;
-  for (std::size_t i = 0; i < after.size(); ++i) {
-    EncodeEntry entry;
-    entry.tensor = shards_ != nullptr ? shards_->all()[i].tensor : i;
-    if (shards_ != nullptr) entry.box = shards_->all()[i].box;
-    entry.new_bytes = bits.tensors[i];
-    entry.reader = bits.reader(i);
-    const auto origin = before->FindSame(after.tensors()[i]);
-    entry.has_old = origin.has_value();
-    if (origin.has_value()) {
-      entry.old_bytes = target.bytes(i);
-      entry.before = digests_[*origin];
-      entry.update = update[i];
-    }
-    request.entries.push_back(std::move(entry));
-  }
+  EncodeRequest request = RequestFor(bits, target, update);
   // A new tensor has no old bits to take back, so what can go wrong with it comes first.
   for (std::size_t i = 0; i < after.size(); ++i) {
     if (request.entries[i].has_old) continue;

@@ -128,6 +128,9 @@ class BaseCopy {
   };
 
   [[nodiscard]] StepBack BeginStep(const Layout& after) const;
+  // What takes the base to a state, in storage that is the base's or has been made for it, at `update` by tensor.
+  [[nodiscard]] EncodeRequest RequestFor(const StateBits& bits, const BaseStorage& target,
+                                         const std::vector<std::uint8_t*>& update) const;
   static void PutOldBits(const StepBack& step, std::size_t tensor_after, int unit_bytes, std::uint64_t offset,
                          std::span<std::uint8_t> out);
   Status TakeStepBack();

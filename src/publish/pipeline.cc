@@ -189,61 +189,68 @@ std::optional<Job> Pipeline::Next(Lane lane, MonotonicTime now) {
     return job;
   }
   if (stopped_.has_value()) return std::nullopt;
-  if (lane == Lane::kSpool) {
-    if (spool_busy_) return std::nullopt;
-    const auto entry = std::ranges::find_if(entries_, [](const Entry& e) { return !e.known.has_value(); });
-    if (entry == entries_.end()) return std::nullopt;
-    if (!entry->draft.has_delta && !entry->own_anchor.has_value()) return std::nullopt;
-    const Draft& draft = entry->draft;
-    SpoolJob job;
-    Record& record = job.record;
-    record.run = run_;
-    record.version = draft.version;
-    record.step = draft.step;
-    record.time = draft.time;
-    record.writer = writer_;
-    record.layout = entry->layout_hash;
-    record.state = draft.state;
-    record.changed = draft.changed;
-    record.chain = draft.version;
-    const KnownRecord* parent = nullptr;
-    if (entry != entries_.begin()) {
-      parent = &*std::prev(entry)->known;
-    } else if (committed_.has_value()) {
-      parent = &*committed_;
-    }
-    if (parent != nullptr) {
-      record.parent = parent->hash;
-      job.delta_bytes_before = parent->record.delta_bytes;
-      if (draft.has_delta) record.chain = parent->record.chain;
-    }
-    if (draft.has_delta) {
-      record.delta.emplace();
-      if (newest_anchor_.has_value()) record.anchor = newest_anchor_->Ref();
-    } else {
-      record.anchor = entry->own_anchor;
-    }
-    job.part = draft.part;
-    job.new_layout = entry->new_layout;
-    spool_busy_ = true;
-    return job;
+  if (lane == Lane::kSpool) return NextSpool();
+  return lane == Lane::kUpload ? NextUpload(now) : NextAnchor(now);
+}
+
+std::optional<Job> Pipeline::NextSpool() {
+  if (spool_busy_) return std::nullopt;
+  const auto entry = std::ranges::find_if(entries_, [](const Entry& e) { return !e.known.has_value(); });
+  if (entry == entries_.end()) return std::nullopt;
+  if (!entry->draft.has_delta && !entry->own_anchor.has_value()) return std::nullopt;
+  const Draft& draft = entry->draft;
+  SpoolJob job;
+  Record& record = job.record;
+  record.run = run_;
+  record.version = draft.version;
+  record.step = draft.step;
+  record.time = draft.time;
+  record.writer = writer_;
+  record.layout = entry->layout_hash;
+  record.state = draft.state;
+  record.changed = draft.changed;
+  record.chain = draft.version;
+  const KnownRecord* parent = nullptr;
+  if (entry != entries_.begin()) {
+    parent = &*std::prev(entry)->known;
+  } else if (committed_.has_value()) {
+    parent = &*committed_;
   }
-  if (lane == Lane::kUpload) {
-    if (upload_busy_ || entries_.empty()) return std::nullopt;
-    Entry& entry = entries_.front();
-    if (!entry.spooled || (entry.due.has_value() && *entry.due > now)) return std::nullopt;
-    UploadJob job;
-    job.known = *entry.known;
-    job.record_json = entry.record_json;
-    job.part = entry.draft.part;
-    job.new_layout = entry.new_layout;
-    job.again = entry.again;
-    entry.again = true;
-    entry.due.reset();
-    if (entry.ticket->stage != TicketStage::kUploading) entry.ticket->Reach(TicketStage::kUploading, now);
-    upload_busy_ = true;
-    return job;
+  if (parent != nullptr) {
+    record.parent = parent->hash;
+    job.delta_bytes_before = parent->record.delta_bytes;
+    if (draft.has_delta) record.chain = parent->record.chain;
   }
+  if (draft.has_delta) {
+    record.delta.emplace();
+    if (newest_anchor_.has_value()) record.anchor = newest_anchor_->Ref();
+  } else {
+    record.anchor = entry->own_anchor;
+  }
+  job.part = draft.part;
+  job.new_layout = entry->new_layout;
+  spool_busy_ = true;
+  return job;
+}
+
+std::optional<Job> Pipeline::NextUpload(MonotonicTime now) {
+  if (upload_busy_ || entries_.empty()) return std::nullopt;
+  Entry& entry = entries_.front();
+  if (!entry.spooled || (entry.due.has_value() && *entry.due > now)) return std::nullopt;
+  UploadJob job;
+  job.known = *entry.known;
+  job.record_json = entry.record_json;
+  job.part = entry.draft.part;
+  job.new_layout = entry.new_layout;
+  job.again = entry.again;
+  entry.again = true;
+  entry.due.reset();
+  if (entry.ticket->stage != TicketStage::kUploading) entry.ticket->Reach(TicketStage::kUploading, now);
+  upload_busy_ = true;
+  return job;
+}
+
+std::optional<Job> Pipeline::NextAnchor(MonotonicTime now) {
   if (anchor_busy_) return std::nullopt;
   if (Entry* entry = NeedsAnchor(); entry != nullptr && (!anchor_.has_value() || !anchor_->required)) {
     // Nothing can be published before this one; another anchor gives way.
@@ -260,7 +267,7 @@ std::optional<Job> Pipeline::Next(Lane lane, MonotonicTime now) {
   anchor_->due.reset();
   if (anchor_->writer != nullptr && now - anchor_->begun > options_.anchor_age) {
     dropped_.push_back(std::move(anchor_->writer));
-    return Next(lane, now);
+    return Next(Lane::kAnchor, now);
   }
   if (anchor_->writer == nullptr) {
     anchor_->begun = now;

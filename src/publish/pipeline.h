@@ -199,6 +199,9 @@ class Pipeline {
     std::optional<MonotonicTime> due;
   };
 
+  std::optional<Job> NextSpool();
+  std::optional<Job> NextUpload(MonotonicTime now);
+  std::optional<Job> NextAnchor(MonotonicTime now);
   void FinishSpool(SpoolJob job, MonotonicTime now);
   void FinishUpload(UploadJob job, MonotonicTime now);
   void FinishAnchor(AnchorJob job, MonotonicTime now);
