@@ -32,6 +32,7 @@ _IDLE_PAUSE = 0.5  # something to put ends it
 _LONGEST_SILENCE = 30.0
 _CONNECT_SECONDS = 2.0
 _LONGEST_CONNECT_PAUSE = 10.0
+_CHANGES = "changes"  # how often something was put on the board
 
 
 class Part(NamedTuple):
@@ -181,6 +182,8 @@ class _Pump:
         self._rank = rank
         self._connect = connect
         self._said = time.monotonic()
+        self._changes = -1
+        self._absent: set[str] = set()  # keys that were not there after so many changes
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="weightwire-ranks", daemon=True)
         self._thread.start()
@@ -229,14 +232,24 @@ class _Pump:
             self._said = time.monotonic()
         elif time.monotonic() - self._said > _LONGEST_SILENCE:
             self._said = time.monotonic()
-            self._store.check(["still here"])
+            self._store.add(_CHANGES, 0)
         for key, text in outgoing:
             self._store.set(key, text)
+        if outgoing:
+            self._store.add(_CHANGES, 1)
         moved = False
+        # One question is enough as long as nobody has put anything: rank 0 waits for keys of all ranks.
+        changes = self._store.add(_CHANGES, 0) if wanted else self._changes
+        if changes != self._changes:
+            self._changes, self._absent = changes, set()
         for key in wanted:
+            if key in self._absent:
+                continue
             if self._store.check([key]):
                 self._core.deliver(key, self._store.get(key).decode())
                 moved = True
+            else:
+                self._absent.add(key)
         for key in unneeded:
             self._store.delete_key(key)
         return moved
