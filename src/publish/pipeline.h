@@ -20,6 +20,7 @@
 // Thread safety: one thread at a time (the runner guards it).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -43,6 +44,12 @@ namespace weightwire {
 
 using Ticket = std::shared_ptr<TicketStatus>;  // guarded as the pipeline is
 using MonotonicTime = std::chrono::nanoseconds;
+
+// The earlier of two times, either of which may never come.
+[[nodiscard]] inline std::optional<MonotonicTime> Sooner(std::optional<MonotonicTime> a,
+                                                         std::optional<MonotonicTime> b) {
+  return a.has_value() && b.has_value() ? std::min(*a, *b) : (a.has_value() ? a : b);
+}
 using PartBytes = std::shared_ptr<const std::vector<std::uint8_t>>;
 
 struct PipelineOptions {

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/result.h"
+#include "log/planted_bugs.h"
 #include "log/run.h"
 #include "publish/anchor_writer.h"
 #include "publish/pipeline.h"
@@ -39,6 +40,7 @@ struct CommitterOptions {
   std::uint64_t anchor_percent = 100;
   MonotonicTime anchor_age = std::chrono::hours(12);
   AnchorOptions anchors;
+  PlantedBugs bugs;
 };
 
 // An anchor whose pieces are all in the store.
@@ -77,6 +79,7 @@ class RankCommitter {
                 std::optional<KnownRecord> newest, std::optional<KnownAnchor> newest_anchor);
 
   [[nodiscard]] GroupStart Start() const;
+  [[nodiscard]] const Id& writer() const { return writer_; }
   // What rank 0 is about to publish by a call.
   void KnowLayout(std::uint64_t call, std::shared_ptr<const Layout> layout) { layouts_[call] = std::move(layout); }
 
@@ -90,7 +93,11 @@ class RankCommitter {
   // --- the work ---
   // Looks at the time, and says whether that changed anything.
   bool Tick(MonotonicTime now);
-  [[nodiscard]] std::optional<MonotonicTime> Due() const;
+  // When there will be something to do, if nothing happens before: for Tick and NextCommit, for Tick and NextComplete.
+  [[nodiscard]] std::optional<MonotonicTime> CommitDue() const { return Sooner(TickDue(), due_); }
+  [[nodiscard]] std::optional<MonotonicTime> CompleteDue() const {
+    return Sooner(TickDue(), anchor_.has_value() ? anchor_->due : std::nullopt);
+  }
   std::optional<CommitJob> NextCommit(MonotonicTime now);
   void Finish(CommitJob job, MonotonicTime now);
   std::optional<CompleteJob> NextComplete(MonotonicTime now);
@@ -153,6 +160,7 @@ class RankCommitter {
   void GiveUpAnchor(const Error& why, MonotonicTime now);
   void EndAnchor();
   // When Tick has something to do, if nothing happens before.
+  [[nodiscard]] std::optional<MonotonicTime> TickDue() const;
   [[nodiscard]] std::optional<MonotonicTime> CallTimesOut() const;
   [[nodiscard]] std::optional<MonotonicTime> AnchorTimesOut() const;
 

@@ -56,6 +56,8 @@ Status RankPublisher::Start(std::string_view start) {
     }
     CommitterOptions committer;
     committer.ranks = options_.ranks;
+    if (options_.bugs.commit_without_last_rank && options_.ranks > 1) --committer.ranks;
+    committer.bugs = options_.bugs;
     committer.deadline = options_.deadline;
     committer.anchor_every = options_.anchor_every;
     committer.anchor_percent = options_.anchor_percent;
@@ -167,7 +169,7 @@ Result<std::optional<RankDraft>> RankPublisher::Make(const StateBits& bits, std:
   draft.shards = bits.shards;
   draft.epoch = admission.epoch;
   if (base_.holds() && !admission.newest_serial.has_value()) base_.Lose();
-  if (base_.holds() && base_.version() > *admission.newest_serial) {
+  if (base_.holds() && base_.version() > *admission.newest_serial && !options_.bugs.no_roll_back) {
     // What was published after it failed. If the old bits are gone, so is the base.
     static_cast<void>(base_.RollBack(*admission.newest_serial));
   }
@@ -216,7 +218,7 @@ Ticket RankPublisher::Enqueue(RankDraft draft) {
     ticket->Reach(TicketStage::kFailed, now);
     return ticket;
   }
-  if (!draft.error.has_value() && draft.epoch != epoch_) {
+  if (!draft.error.has_value() && draft.epoch != epoch_ && !options_.bugs.epoch_ignored) {
     draft.error = Error(ErrorCode::kUnavailable, "the version before it was not published; publish again");
   }
   // As far as can be told now: a call before it may turn out to add nothing.
@@ -338,7 +340,7 @@ void RankPublisher::TakeVerdict(const Verdict& verdict) {
         FailEntries(*stopped_);
         return;
       }
-      if (!entry.in_base) return;
+      if (!entry.in_base || options_.bugs.no_roll_back) return;
       // What was made from it cannot be published. Their calls are still to be counted.
       ++epoch_;
       for (Entry& later : entries_) {
@@ -629,18 +631,13 @@ void RankPublisher::FinishPiece(PieceJob job) {
 
 std::optional<MonotonicTime> RankPublisher::Due(RankLane lane) const {
   if (lane == RankLane::kCommit || lane == RankLane::kComplete) {
-    return committer_.has_value() ? committer_->Due() : std::nullopt;
+    if (!committer_.has_value()) return std::nullopt;
+    return lane == RankLane::kCommit ? committer_->CommitDue() : committer_->CompleteDue();
   }
-  std::optional<MonotonicTime> due;
-  const auto sooner = [&](std::optional<MonotonicTime> time) {
-    if (time.has_value()) due = std::min(due.value_or(*time), *time);
-  };
   // One lane's thread may be busy for long: either looks at the time.
-  sooner(TouchTimesOut());
-  sooner(SignIsDue());
-  if (lane == RankLane::kAnchor && piece_.has_value() && !piece_->busy) sooner(piece_->due);
-  if (lane == RankLane::kUpload && !entries_.empty()) sooner(entries_.front().due);
-  return due;
+  const auto due = Sooner(TouchTimesOut(), SignIsDue());
+  if (lane == RankLane::kAnchor) return piece_.has_value() && !piece_->busy ? Sooner(due, piece_->due) : due;
+  return entries_.empty() ? due : Sooner(due, entries_.front().due);
 }
 
 bool RankPublisher::idle() const {

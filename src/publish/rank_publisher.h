@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "log/planted_bugs.h"
 #include "publish/base_copy.h"
 #include "publish/piece_writer.h"
 #include "publish/publisher.h"
@@ -55,6 +56,7 @@ struct RankOptions {
   CheckpointOptions anchor_files;
   // A base that is lost is rebuilt from the bucket. Otherwise the next version is a rebase.
   bool rebuild = true;
+  PlantedBugs bugs;
 };
 
 // What a call of publish came to on this rank.
@@ -119,6 +121,8 @@ class RankPublisher {
                                                      std::string_view start);
   // Of rank 0, for the others.
   [[nodiscard]] std::string start() const { return ToJson(committer_->Start()); }
+  // Of rank 0: who its records say has written them.
+  [[nodiscard]] const Id& writer() const { return committer_->writer(); }
 
   // --- the caller's side, in this order ---
   [[nodiscard]] RankAdmission Admit() const;  // [guarded]

@@ -15,12 +15,14 @@
 #include "follow/rebuild.h"
 #include "follow/verify.h"
 #include "publish/world.h"
+#include "support/holding.h"
 
 namespace weightwire {
 namespace {
 
 using testing::BestKernels;
 using testing::BitsOf;
+using testing::Holding;
 using testing::Model;
 using testing::OneThread;
 using testing::SimFileSystem;
@@ -30,41 +32,8 @@ using testing::Trained;
 using testing::WithOtherLayout;
 using testing::World;
 
-// What a rank holds of a model: rows or columns of what can be cut, the rest dealt out; some have less, some nothing.
-struct Holding {
-  std::shared_ptr<const Shards> shards;
-  std::vector<std::vector<std::uint8_t>> bytes;
-
-  [[nodiscard]] StateBits Bits() const { return {shards->own(), {bytes.begin(), bytes.end()}, {}, shards}; }
-};
-
 Holding Hold(const Model& model, std::uint64_t rank, std::uint64_t ranks) {
-  std::vector<Shard> list;
-  for (std::size_t i = 0; i < model.layout->size(); ++i) {
-    const TensorSpec& spec = model.layout->tensors()[i];
-    if (model.layout->byte_size(i) == 0) continue;
-    if (spec.shape.empty() || spec.name == "layer.b") {
-      if (i % ranks == rank) list.push_back({i, {}});
-      continue;
-    }
-    // The last dimension of "embed", the first of the others, in chunks as torch cuts them.
-    const std::size_t d = spec.name == "embed" ? spec.shape.size() - 1 : 0;
-    const std::uint64_t chunk = (spec.shape[d] + ranks - 1) / ranks;
-    const std::uint64_t begin = std::min(spec.shape[d], chunk * rank);
-    const std::uint64_t end = std::min(spec.shape[d], begin + chunk);
-    if (begin == end) continue;
-    Box box{std::vector<std::uint64_t>(spec.shape.size(), 0), spec.shape};
-    box.start[d] = begin;
-    box.extent[d] = end - begin;
-    list.push_back({i, box});
-  }
-  Holding holding;
-  holding.shards = Shards::Make(model.layout, std::move(list)).value();
-  for (std::size_t i = 0; i < holding.shards->size(); ++i) {
-    auto& bytes = holding.bytes.emplace_back(holding.shards->own()->byte_size(i));
-    CopyShard(holding.shards->map(i), model.tensors[holding.shards->all()[i].tensor], bytes);
-  }
-  return holding;
+  return testing::Hold(model.layout, model.tensors, rank, ranks);
 }
 
 // Ranks that start together.

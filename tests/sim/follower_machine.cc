@@ -51,7 +51,7 @@ void MemoryFollower::Step() {
     return;
   }
   if (step.value() == FollowerStep::kApply) CheckHeld();
-  if (step.value() == FollowerStep::kUpToDate) world().clock().Advance(std::chrono::seconds(1));
+  if (step.value() == FollowerStep::kUpToDate) world().Wait(std::chrono::seconds(1));
 }
 
 void MemoryFollower::CheckHeld() {

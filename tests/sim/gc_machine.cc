@@ -29,7 +29,7 @@ void GcMachine::Step() {
     return;
   }
   if (step.value().what == GcStep::What::kDone) collector_ = nullptr;
-  if (step.value().what == GcStep::What::kWaits) world().clock().Advance(step.value().wait / 4);
+  if (step.value().what == GcStep::What::kWaits) world().Wait(step.value().wait / 4);
 }
 
 }  // namespace weightwire::sim

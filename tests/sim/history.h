@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -22,8 +23,12 @@ struct HistoryOutcome {
   std::string trace_hash;
   std::uint64_t effects = 0;
   std::uint64_t versions = 0;
+  std::map<std::string, std::uint64_t> sights = {};  // World::Saw
 };
 
+// Publishers of one process each.
 HistoryOutcome RunHistory(const HistoryOptions& options);
+// A publisher of several ranks.
+HistoryOutcome RunRankHistory(const HistoryOptions& options);
 
 }  // namespace weightwire::sim

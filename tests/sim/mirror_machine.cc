@@ -64,6 +64,7 @@ void MirrorFollower::OnStart() { reader_files_ = NewProcess(); }
 
 void MirrorFollower::EndFollowing() {
   ceiling_.reset();
+  stands_still_ = false;
   in_doubt_ = false;
   follower_ = nullptr;
   mirror_ = nullptr;
@@ -115,10 +116,12 @@ void MirrorFollower::Follow() {
     ceiling_ = in_doubt_ ? std::nullopt : std::optional(std::max(at, held().value_or(at)));
     world().Trace(fmt::format("{} is to stand still on version {}", name(), at));
     follower_->StandStill(at);
+    stands_still_ = true;
   }
-  if (!world().faults() && ceiling_.has_value()) {
+  if (!world().faults() && stands_still_) {
     // Whoever told it to stand still lets it go on: the version may be gone, and only an error comes of waiting for it.
     follower_->StandStill(std::nullopt);
+    stands_still_ = false;
     ceiling_.reset();
   }
   const bool apply = !options_.apply_at_once && follower_->HasStaged() && random_.Below(4) == 0;
@@ -139,9 +142,10 @@ void MirrorFollower::Follow() {
   if (step.value() == FollowerStep::kApply) CheckMirror();
   if (step.value() == FollowerStep::kUpToDate) {
     in_doubt_ = false;
-    world().clock().Advance(std::chrono::seconds(1));
+    world().Wait(std::chrono::seconds(1));
     // It may have been taken back, or told to stand still.
     follower_->StandStill(std::nullopt);
+    stands_still_ = false;
     ceiling_.reset();
   }
 }

@@ -67,8 +67,9 @@ class MirrorFollower final : public Machine {
 
   // No version below this one may be held any more; it outlives the machine's deaths.
   std::optional<Version> floor_;
-  // Told to stand still: nor any above this one.
+  // Told to stand still: nor any above this one, unless it is in doubt.
   std::optional<Version> ceiling_;
+  bool stands_still_ = false;
   bool in_doubt_ = false;  // its disk has failed since it last came to rest
 };
 

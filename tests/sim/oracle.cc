@@ -5,14 +5,19 @@
 #include <algorithm>
 
 #include "base/object_hash.h"
+#include "codec/decoder.h"
+#include "codec/delta_file.h"
 #include "codec/state.h"
+#include "codec/state_view.h"
 #include "log/anchor.h"
+#include "sim/anchor_bits.h"
 
 namespace weightwire::sim {
 
 Oracle::Oracle(World& world, Bucket& bucket)
     : world_(world), bucket_(bucket), kernels_(KernelsNamed("scalar").value()), pool_(1) {
   bucket_.on_record = [this](std::string_view key, std::span<const std::uint8_t> bytes) { OnRecord(key, bytes); };
+  bucket_.on_manifest = [this](std::string_view key, std::span<const std::uint8_t> bytes) { OnManifest(key, bytes); };
 }
 
 Weights Oracle::FirstWeights() {
@@ -52,9 +57,16 @@ void Oracle::Train(Weights& weights) {
   }
 }
 
-void Oracle::MayBePublished(const Weights& weights) {
+Sha256Digest Oracle::MayBePublished(const Weights& weights) {
   const auto digests = DigestTensors(weights.views(), *kernels_, pool_);
-  made_.try_emplace(StateDigest(*weights.layout, digests), std::make_shared<const Weights>(weights));
+  const Sha256Digest state = StateDigest(*weights.layout, digests);
+  made_.try_emplace(state, std::make_shared<const Weights>(weights));
+  return state;
+}
+
+bool Oracle::HasRecord(Version version, std::string_view record_json) const {
+  const std::span bytes(reinterpret_cast<const std::uint8_t*>(record_json.data()), record_json.size());
+  return version < versions_.size() && versions_[version].known.hash == Sha256Of(bytes);
 }
 
 std::shared_ptr<const Weights> Oracle::SomeWeights() {
@@ -77,6 +89,31 @@ void Oracle::OnRecord(std::string_view key, std::span<const std::uint8_t> bytes)
   if (made == made_.end()) return world_.Violation(fmt::format("version {} is a state that nobody made", is.version));
   versions_.push_back({{is, Sha256Of(bytes)}, made->second});
   CheckComplete(is);
+  if (world_.violation().has_value()) return;
+  if (const Status leads = CheckDelta(is); !leads.ok()) {
+    world_.Violation(
+        fmt::format("the delta of version {} does not lead to it: {}", is.version, leads.error().message()));
+  }
+  if (on_version) on_version(is);
+}
+
+void Oracle::OnManifest(std::string_view key, std::span<const std::uint8_t> bytes) {
+  const auto manifest = ParseAnchorManifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (!manifest.ok()) return world_.Violation(fmt::format("{} is no manifest: {}", key, manifest.error().message()));
+  for (const AnchorFile& file : manifest.value().files) {
+    const std::string name = AnchorFolder(manifest.value().name) + file.name;
+    const auto at = bucket_.objects().find(name);
+    // Gc may take files that lay there for longer than its minimum age, which here may be none.
+    if (at == bucket_.objects().end() && bucket_.WasRemoved(name)) return;
+    if (at == bucket_.objects().end() || ObjectHash(at->second.bytes) != file.hash) {
+      world_.Violation(fmt::format("{} was put before {} was there", key, name));
+    }
+  }
+  if (world_.violation().has_value()) return;
+  const auto made = made_.find(manifest.value().state);
+  if (made == made_.end()) return world_.Violation(fmt::format("{} is of a state that nobody made", key));
+  const auto wrong = WrongInAnchor(bucket_, manifest.value(), *made->second);
+  if (wrong.has_value()) world_.Violation(fmt::format("{} is not what it says: {}", key, *wrong));
 }
 
 void Oracle::CheckComplete(const Record& record) {
@@ -92,6 +129,29 @@ void Oracle::CheckComplete(const Record& record) {
   } else if (!bucket_.objects().contains(ManifestKey(record.anchor->name))) {
     missing("its anchor was complete");
   }
+}
+
+Status Oracle::CheckDelta(const Record& record) {
+  if (!record.delta.has_value()) return Ok();
+  const VersionTruth& before = versions_[record.version - 1];
+  const StateView view(before.weights->layout, before.weights->views(),
+                       DigestTensors(before.weights->views(), *kernels_, pool_));
+  std::shared_ptr<const StagedChange> change;
+  std::vector<DeltaFile> files;
+  for (const PartRef& part : *record.delta) {
+    WW_TRY(DeltaFile file, DeltaFile::Parse(bucket_.objects().find(part.key)->second.bytes));
+    files.push_back(std::move(file));
+  }
+  if (files.empty()) {
+    change = std::make_shared<const StagedChange>(StagedChange::Nothing(view.shared_layout(), view.digests()));
+  } else if (files.size() == 1 && files.front().index().state.has_value()) {
+    WW_TRY(change, StageDelta(files.front(), view, *kernels_, pool_));
+  } else {
+    const StateDigests promised{before.known.record.state, record.state};
+    WW_TRY(change, StageParts(files, promised, view, *kernels_, pool_));
+  }
+  if (change->state_after() != record.state) return Error(ErrorCode::kMismatch, "it leads to another state");
+  return Ok();
 }
 
 std::shared_ptr<const Weights> Oracle::Find(const Held& held) const {

@@ -1,6 +1,7 @@
 // What is true in a world: every state that was ever given to a publisher, and which of them each version is.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,11 +38,17 @@ class Oracle {
   // A step of training: a few weights change, or none, or (seldom) a tensor comes or goes.
   void Train(Weights& weights);
 
-  // To be said before a publisher is given them.
-  void MayBePublished(const Weights& weights);
+  // To be said before a publisher is given them. Their state digest.
+  Sha256Digest MayBePublished(const Weights& weights);
+
+  // Called when a version has come to be.
+  std::function<void(const Record& record)> on_version;
 
   [[nodiscard]] std::size_t version_count() const { return versions_.size(); }
   [[nodiscard]] const Record& record(Version version) const { return versions_[version].known.record; }
+  [[nodiscard]] const Weights& weights(Version version) const { return *versions_[version].weights; }
+  // Whether there is that version, with a record of exactly these bytes.
+  [[nodiscard]] bool HasRecord(Version version, std::string_view record_json) const;
   // Any state that was ever given to a publisher.
   [[nodiscard]] std::shared_ptr<const Weights> SomeWeights();
 
@@ -61,6 +68,10 @@ class Oracle {
   void OnRecord(std::string_view key, std::span<const std::uint8_t> bytes);
   // That everything a record names is there.
   void CheckComplete(const Record& record);
+  // That its delta leads from the version before to it. REQUIRES: CheckComplete has found nothing.
+  Status CheckDelta(const Record& record);
+  // That everything an anchor's manifest names is there, and has the bits of the state it says.
+  void OnManifest(std::string_view key, std::span<const std::uint8_t> bytes);
 
   World& world_;
   Bucket& bucket_;

@@ -126,7 +126,7 @@ void PublisherMachine::Work(Lane lane) {
   auto job = publisher_->Next(lane);
   if (!job.has_value()) {
     // It may be waiting for time to pass.
-    world().clock().Advance(std::chrono::milliseconds(100));
+    world().Wait(std::chrono::milliseconds(100));
     return;
   }
   ++working_;

@@ -48,6 +48,7 @@ void Bucket::Store(std::string_view key, std::span<const std::uint8_t> bytes) {
 void Bucket::Put(std::string_view key, std::span<const std::uint8_t> bytes) {
   if (IsForEver(key)) world_.Violation(fmt::format("{} was put without asking whether it is there", key));
   Store(key, bytes);
+  if (IsManifestKey(key) && on_manifest) on_manifest(key, bytes);
 }
 
 bool Bucket::PutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) {
@@ -62,7 +63,7 @@ void Bucket::Remove(std::string_view key, std::optional<std::uint64_t> leases_re
     if (!leases_read_at.has_value()) world_.Violation(fmt::format("{} was removed without a look at the leases", key));
     CheckLeases(key, leases_read_at.value_or(world_.now()));
   }
-  objects_.erase(std::string(key));
+  if (objects_.erase(std::string(key)) != 0) removed_.emplace(key);
   if (key.starts_with(kLeasesPrefix)) {
     leases_[std::string(key)].push_back({world_.now(), world_.clock().Wall(), std::nullopt});
   }
@@ -102,7 +103,8 @@ Status BucketClient::Send(std::string_view what, std::string_view key) {
   World& world = machine_.world();
   if (world.faults() && world.random().Below(20) == 0) bucket_.DeliverLate();
   if (!world.Effect(machine_, what, key)) return Dead();
-  if (world.Chance(world.rates().unavailable)) {
+  const bool is_down = unplugged_ || (world.faults() && world.clock().Monotonic() < down_until_);
+  if (is_down || world.Chance(world.rates().unavailable)) {
     world.Trace("unavailable");
     return Error(ErrorCode::kUnavailable, "the network is down");
   }
@@ -121,6 +123,11 @@ BucketClient::Fate BucketClient::WriteFate() {
   if (!world.Chance(world.rates().lost_answer)) return Fate::kAnswered;
   const std::uint64_t which = world.random().Below(3);
   world.Trace(fmt::format("answer lost {}", which));
+  if (longest_outage_.count() != 0 && world.random().Below(2) == 0) {
+    down_until_ =
+        world.clock().Monotonic() + longest_outage_ / 10 * static_cast<std::int64_t>(1 + world.random().Below(10));
+    world.Trace(machine_.name() + " cannot reach the bucket for a while");
+  }
   return which == 0 ? Fate::kLostDone : which == 1 ? Fate::kLostNotDone : Fate::kLostLater;
 }
 

@@ -5,10 +5,12 @@
 // not, and the removal of what a lease protects.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,8 +30,14 @@ class Bucket {
   };
   [[nodiscard]] const std::map<std::string, Object, std::less<>>& objects() const { return objects_; }
 
+  // Whether there was such an object, and somebody has removed it.
+  [[nodiscard]] bool WasRemoved(std::string_view key) const { return removed_.contains(key); }
+
   // Called when a record appears: its version and bytes.
   std::function<void(std::string_view key, std::span<const std::uint8_t> bytes)> on_record;
+
+  // Called when an anchor's manifest is put by somebody who waits for the answer.
+  std::function<void(std::string_view key, std::span<const std::uint8_t> bytes)> on_manifest;
 
   void Put(std::string_view key, std::span<const std::uint8_t> bytes);
   [[nodiscard]] bool PutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes);
@@ -59,12 +67,18 @@ class Bucket {
   std::map<std::string, Object, std::less<>> objects_;
   std::map<std::string, std::vector<LeaseEvent>, std::less<>> leases_;  // the history of each
   std::vector<LateWrite> late_;
+  std::set<std::string, std::less<>> removed_;
 };
 
 // One machine's way to the bucket.
 class BucketClient final : public weightwire::Store {
  public:
-  BucketClient(Bucket& bucket, Machine& machine) : bucket_(bucket), machine_(machine) {}
+  // An answer may get lost because the whole way to the bucket is gone, and then for up to `longest_outage`.
+  BucketClient(Bucket& bucket, Machine& machine, std::chrono::nanoseconds longest_outage = {})
+      : bucket_(bucket), machine_(machine), longest_outage_(longest_outage) {}
+
+  // While it is unplugged no request arrives, even when nothing else goes wrong.
+  void Unplug(bool unplugged) { unplugged_ = unplugged; }
 
   [[nodiscard]] std::string Name() const override { return "sim://bucket"; }
   Result<WallTime> Now() override;
@@ -88,6 +102,9 @@ class BucketClient final : public weightwire::Store {
 
   Bucket& bucket_;
   Machine& machine_;
+  const std::chrono::nanoseconds longest_outage_;
+  std::chrono::nanoseconds down_until_{0};
+  bool unplugged_ = false;
   std::optional<std::uint64_t> leases_read_at_;
 };
 

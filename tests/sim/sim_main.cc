@@ -10,8 +10,9 @@ namespace {
 
 int Usage() {
   std::fprintf(stderr,
-               "usage: sim --seed N          one history, line by line\n"
-               "       sim --seeds FROM TO   many, saying only what goes wrong\n");
+               "usage: sim [--ranks] --seed N          one history, line by line\n"
+               "       sim [--ranks] --seeds FROM TO   many, saying only what goes wrong\n"
+               "--ranks: the publisher is several ranks\n");
   return 2;
 }
 
@@ -20,10 +21,13 @@ std::uint64_t Number(const char* text) { return std::strtoull(text, nullptr, 10)
 }  // namespace
 
 int main(int argc, char** argv) {
-  using weightwire::sim::RunHistory;
+  const bool ranks = argc > 1 && std::string_view(argv[1]) == "--ranks";
+  const auto run = ranks ? weightwire::sim::RunRankHistory : weightwire::sim::RunHistory;
+  argc -= ranks ? 1 : 0;
+  argv += ranks ? 1 : 0;
   const std::string_view what = argc > 1 ? argv[1] : "";
   if (what == "--seed" && argc == 3) {
-    const auto outcome = RunHistory({.seed = Number(argv[2]), .bugs = {}, .mirror_bugs = {}, .show = true});
+    const auto outcome = run({.seed = Number(argv[2]), .bugs = {}, .mirror_bugs = {}, .show = true});
     std::printf("%llu effects, %llu versions, trace %s\n%s\n", static_cast<unsigned long long>(outcome.effects),
                 static_cast<unsigned long long>(outcome.versions), outcome.trace_hash.c_str(),
                 outcome.violation.has_value() ? ("VIOLATION: " + *outcome.violation).c_str() : "all is well");
@@ -32,7 +36,7 @@ int main(int argc, char** argv) {
   if (what == "--seeds" && argc == 4) {
     int bad = 0;
     for (std::uint64_t seed = Number(argv[2]); seed < Number(argv[3]); ++seed) {
-      const auto outcome = RunHistory({.seed = seed, .bugs = {}, .mirror_bugs = {}, .show = false});
+      const auto outcome = run({.seed = seed, .bugs = {}, .mirror_bugs = {}, .show = false});
       if (!outcome.violation.has_value()) continue;
       ++bad;
       std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), outcome.violation->c_str());

@@ -56,6 +56,12 @@ bool World::Effect(Machine& machine, std::string_view what, std::string_view on)
   return true;
 }
 
+void World::Kill(Machine& machine) {
+  if (machine.dead_) return;
+  machine.dead_ = true;
+  Trace(machine.name() + " is ended");
+}
+
 void World::RunOne() {
   struct Choice {
     Machine* machine;

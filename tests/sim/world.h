@@ -8,6 +8,8 @@
 // The same seed gives the same history, which TraceHash() names.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -92,8 +94,16 @@ class World {
 
   void Add(std::unique_ptr<Machine> machine);
 
+  // Somebody has looked, found nothing to do, and waits for so long, or less: there may be many who wait, and time must
+  // not run away from those who do not.
+  void Wait(std::chrono::nanoseconds at_most) { clock_.Advance(std::min(at_most, longest_wait_)); }
+  void SetLongestWait(std::chrono::nanoseconds longest) { longest_wait_ = longest; }
+
   // Before every effect. False: the machine is dead, and the effect must not happen.
   [[nodiscard]] bool Effect(Machine& machine, std::string_view what, std::string_view on);
+
+  // Somebody ends everything on the machine. It starts again as the dead do.
+  void Kill(Machine& machine);
 
   // Runs a step of somebody; restarts the dead now and then.
   void RunOne();
@@ -103,6 +113,10 @@ class World {
   // Something that must never be. The first one ends the run.
   void Violation(const std::string& what);
   [[nodiscard]] const std::optional<std::string>& violation() const { return violation_; }
+
+  // Something that a history is worth more for having had it.
+  void Saw(const std::string& what) { ++sights_[what]; }
+  [[nodiscard]] const std::map<std::string, std::uint64_t>& sights() const { return sights_; }
 
   void Trace(std::string_view line);
   // Every line so far, hashed.
@@ -118,11 +132,13 @@ class World {
   SeededRandom random_;
   FaultRates rates_;
   ManualClock clock_;
+  std::chrono::nanoseconds longest_wait_ = std::chrono::nanoseconds::max();
   bool faults_ = true;
   std::uint64_t sequence_ = 0;
   int depth_ = 0;
   std::vector<std::unique_ptr<Machine>> machines_;
   std::optional<std::string> violation_;
+  std::map<std::string, std::uint64_t> sights_;
   Sha256Digest trace_{};
   bool show_ = false;
 };

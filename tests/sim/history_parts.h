@@ -1,0 +1,30 @@
+// What histories have in common: how often things go wrong in one, and who reads the run.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "log/gc.h"
+#include "sim/history.h"
+#include "sim/oracle.h"
+#include "sim/sim_bucket.h"
+#include "sim/world.h"
+
+namespace weightwire::sim {
+
+// Histories differ in what goes wrong how often: rare faults let a history get far, frequent ones pile up.
+FaultRates RatesOf(Random& random);
+
+// Followers, as the plan says. What each of them holds, to be asked at any time while the world lives.
+using HeldVersion = std::function<std::optional<Version>()>;
+std::vector<HeldVersion> AddFollowers(World& world, Bucket& bucket, Oracle& oracle, Random& plan,
+                                      const MirrorFaults& bugs);
+
+// Gc, if the plan says so. When it waits for readers without a lease, then for this long.
+void AddGc(World& world, Bucket& bucket, Random& plan, std::chrono::seconds grace, const PlantedBugs& bugs);
+
+// Whether all hold the newest version, and there is one.
+[[nodiscard]] bool AllArrived(const std::vector<HeldVersion>& held, const Oracle& oracle);
+
+}  // namespace weightwire::sim
