@@ -20,6 +20,7 @@
 #include "follow/array_target.h"
 #include "follow/memory_target.h"
 #include "follow/mirror.h"
+#include "forks.h"
 #include "interruptible.h"
 #include "log/find_version.h"
 #include "machine.h"
@@ -82,7 +83,7 @@ class PyFollower {
     }
     const nb::gil_scoped_release release;
     const std::shared_ptr<Machine> machine = ValueOrRaise(Machine::Make(threads));
-    session_ = std::make_unique<Session>();
+    session_ = MakeForThisProcess<Session>();
     RunInterruptibly(machine->sleeper, [&]() -> Status {
       WW_RETURN_IF_ERROR(session_->Open(url, machine, rate));
       return mirror.has_value() ? FollowMirror(*mirror, mirror_options, std::move(follower))
@@ -267,7 +268,7 @@ class PyFollower {
   }
 
   std::mutex mutex_;  // one thread at a time in the follower
-  std::unique_ptr<Session> session_;
+  std::shared_ptr<Session> session_;
   std::mutex known_mutex_;
   Known known_;  // guarded by known_mutex_
 };

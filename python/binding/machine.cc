@@ -4,12 +4,13 @@
 #include <thread>
 #include <utility>
 
+#include "forks.h"
 #include "store/open.h"
 
 namespace weightwire::python {
 
 Result<std::shared_ptr<Machine>> Machine::Make(std::size_t threads) {
-  auto machine = std::make_shared<Machine>();
+  auto machine = MakeForThisProcess<Machine>();
   WW_TRY(machine->kernels, ChooseKernels());
   if (threads == 0) threads = std::max<std::size_t>(1, std::thread::hardware_concurrency());
   machine->pool = std::make_unique<ThreadPool>(threads);

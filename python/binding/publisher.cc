@@ -13,6 +13,7 @@
 #include "arrays.h"
 #include "binding.h"
 #include "errors.h"
+#include "forks.h"
 #include "machine.h"
 #include "publishing.h"
 #include "runner/init_run.h"
@@ -34,7 +35,7 @@ Status MakeDirectory(const std::filesystem::path& directory) {
 
 class PyPublisher {
  public:
-  PyPublisher(const std::string& url, const nb::dict& options) : session_(std::make_shared<Session>()) {
+  PyPublisher(const std::string& url, const nb::dict& options) : session_(MakeForThisProcess<Session>()) {
     const RunAccess access(url, options);
     const auto state = nb::cast<std::optional<std::string>>(options["state"]);
     const auto carried = nb::cast<std::optional<std::string>>(options["carried"]);

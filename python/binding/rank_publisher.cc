@@ -16,6 +16,7 @@
 #include "arrays.h"
 #include "binding.h"
 #include "errors.h"
+#include "forks.h"
 #include "machine.h"
 #include "publish/shards.h"
 #include "publishing.h"
@@ -46,7 +47,7 @@ class PyRankPublisher {
  public:
   PyRankPublisher(const std::string& url, const nb::dict& options, const nb::list& tensors, const nb::dict& aliases,
                   const nb::list& boxes, const std::string& start)
-      : session_(std::make_shared<Session>()), shards_(ToShards(tensors, aliases, boxes)) {
+      : session_(MakeForThisProcess<Session>()), shards_(ToShards(tensors, aliases, boxes)) {
     const RunAccess access(url, options);
     const auto carried = nb::cast<std::optional<std::string>>(options["carried"]);
     RankOptions rank;

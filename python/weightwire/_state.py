@@ -37,7 +37,7 @@ def unwrap(model: Any) -> Any:
 
 
 def _is_module(model: Any) -> bool:
-    return hasattr(model, "state_dict") and not isinstance(model, Mapping)
+    return hasattr(model, "state_dict") and hasattr(model, "named_parameters") and not isinstance(model, Mapping)
 
 
 def _patterns(model: Any, attribute: str) -> list[re.Pattern[str]]:
@@ -112,8 +112,16 @@ def _refuse_gathered(model: Any) -> None:
         )
 
 
+def refuse_what_is_no_model(model: Any) -> None:
+    if not isinstance(model, Mapping) and not _is_module(unwrap(model)):
+        raise InvalidArgumentError(
+            f"cannot publish a {type(model).__name__}: give a torch module, or names and arrays as a mapping"
+        )
+
+
 def tensors_of(model: Any, lora: Lora = "adapter") -> tuple[dict[str, Any], dict[str, str]]:
     """The tensors by name, and the aliases."""
+    refuse_what_is_no_model(model)
     second_names: list[re.Pattern[str]] | None = None
     if isinstance(model, Mapping):
         _check_names(model)
@@ -122,7 +130,7 @@ def tensors_of(model: Any, lora: Lora = "adapter") -> tuple[dict[str, Any], dict
         _refuse_gathered(model)
         tensors = _plain_names(adapter_tensors(model) if lora == "adapter" else merged_tensors(model))
         second_names = _patterns(model.get_base_model(), "_tied_weights_keys")
-    elif _is_module(model):
+    else:
         _refuse_gathered(model)
         ignored = _patterns(model, "_keys_to_ignore_on_save")
         tensors = {
@@ -131,10 +139,8 @@ def tensors_of(model: Any, lora: Lora = "adapter") -> tuple[dict[str, Any], dict
             if not any(pattern.search(name) for pattern in ignored)
         }
         second_names = _patterns(model, "_tied_weights_keys")
-    else:
-        raise InvalidArgumentError(
-            f"cannot publish a {type(model).__name__}: give a torch module, or names and arrays as a mapping"
-        )
+    if not tensors:
+        raise InvalidArgumentError(f"there is nothing to publish: the {type(model).__name__} has no tensors")
     aliases = _ties(tensors, second_names)
     return {name: tensor for name, tensor in tensors.items() if name not in aliases}, aliases
 

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import os
 import time
-import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,15 +13,10 @@ from typing import Any, Literal, overload
 
 from weightwire import _arrays, _core
 from weightwire._checks import seconds, whole_number
-from weightwire._forks import Process, never_end
+from weightwire._forks import Process
 from weightwire._state import target_of
 from weightwire.changes import TensorChange
 from weightwire.errors import InvalidArgumentError, UnavailableError, WaitTimeout
-
-
-def _end(core: Any, process: Process) -> None:
-    if process.is_a_fork:
-        never_end(core)
 
 
 @dataclass(frozen=True)
@@ -211,7 +205,6 @@ class Follower:
             },
         )
         self._process = Process()
-        weakref.finalize(self, _end, self._core, self._process)
 
     @property
     def stats(self) -> FollowerStats:
@@ -257,7 +250,8 @@ class Follower:
         return wanted.update
 
     def __iter__(self) -> Iterator[Update]:
-        """Every version as it comes, one at a time and without end; apply each before the next."""
+        """Every version that comes from now on, one at a time and without end, also while it stands still; apply each
+        before the next."""
         while True:
             self._go_in_steps(True)
             try:
@@ -379,7 +373,9 @@ class Follower:
             self._loaded = None
             return
         if update is not self._pending:
-            raise InvalidArgumentError(f"{update!r} cannot be applied: it was, or there is a newer one")
+            raise InvalidArgumentError(
+                f"{update!r} cannot be applied: it was, or poll() was called again and gave another in its place"
+            )
         self._core.apply()
         self._pending, self._applied = None, update
 

@@ -22,12 +22,12 @@ from typing import Any, Literal, cast
 from weightwire import _core
 from weightwire._carried import write_carried
 from weightwire._checks import seconds, whole_number
-from weightwire._forks import Process, never_end
+from weightwire._forks import Process
 from weightwire._lora import Lora, is_peft
 from weightwire._published import check_published_type
 from weightwire._ranks import Ranks, Settled, is_distributed
 from weightwire._reading import Background, Changed, StepGate, check_steps_all, read_already
-from weightwire._state import State, state_of, unwrap
+from weightwire._state import State, refuse_what_is_no_model, state_of, unwrap
 from weightwire.errors import InvalidArgumentError, IoError, WaitTimeout, WeightwireError
 
 _log = logging.getLogger("weightwire")
@@ -90,7 +90,6 @@ def _end(
     The gate of an optimizer stays, with nothing to hold it back: this may be called in the middle of the optimizer's
     step, which goes through such hooks one by one."""
     if process.is_a_fork:
-        never_end(core)
         return
     background.finished(_READ_SECONDS)
     waiting = core.status()["versions_waiting"] + background.is_reading
@@ -331,6 +330,8 @@ class Publisher:
         def settle(writes_carried: bool) -> Settled:
             """Of several ranks, all are told of what one of them refuses here."""
             nonlocal carried
+            if model is not None:
+                refuse_what_is_no_model(model)
             if base not in ("memory", "file") or when_full not in ("wait", "skip"):
                 raise InvalidArgumentError('base is "memory" or "file", and when_full is "wait" or "skip"')
             if base == "file" and state is None:

@@ -10,6 +10,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/result.h"
@@ -280,6 +281,8 @@ int RunCommand(int argc, const char* const* argv, const World& world) {
     status = ParseAndRun(argc, argv, world);
   } catch (const std::bad_alloc&) {
     status = Fail("there is not enough memory", ErrorCode::kIo);
+  } catch (const std::system_error&) {  // of fmt::print, and nothing else
+    status = Fail("cannot write to standard output", ErrorCode::kIo);
   }
   InterruptGuard::RaiseCaught();
   return status;

@@ -255,6 +255,13 @@ Status RunDiff(const DiffOptions& options) {
     const Status free = CheckNameIsFree(*options.delta_path);
     if (!free.ok()) return Error(free.error().code(), free.error().message() + ", or give --force");
   }
+  for (const std::filesystem::path& input : {options.old_path, options.new_path}) {
+    std::error_code ignored;  // what is not there is said later, or is no obstacle
+    if (options.delta_path.has_value() && std::filesystem::equivalent(*options.delta_path, input, ignored)) {
+      return Error(ErrorCode::kInvalidArgument,
+                   fmt::format("{} cannot be written: it is one of the two checkpoints", options.delta_path->string()));
+    }
+  }
   WW_TRY(const Machine machine, Machine::Make(options.threads));
   WW_TRY(const Checkpoint old_state, OpenCheckpoint(options.old_path));
   WW_TRY(const Checkpoint new_state, OpenCheckpoint(options.new_path));

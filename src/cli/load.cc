@@ -9,6 +9,7 @@
 #include "base/real_file_system.h"
 #include "cli/in_place.h"
 #include "cli/progress.h"
+#include "codec/format.h"
 #include "codec/state.h"
 
 namespace weightwire {
@@ -27,7 +28,16 @@ Result<Checkpoint> OpenCheckpoint(const std::filesystem::path& path) {
                  fmt::format("{} is in the middle of an update; run 'weightwire apply --in-place {}' to finish it",
                              path.string(), pending->string()));
   }
-  return Checkpoint::Open(path);
+  WW_TRY(Checkpoint checkpoint, Checkpoint::Open(path));
+  for (const CheckpointFile& file : checkpoint.files()) {
+    // Both are safetensors files.
+    const auto format = file.metadata.find("format");
+    if (format == file.metadata.end() || format->second != kDeltaFormatName) continue;
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} is a delta, not a checkpoint: see 'weightwire inspect' and 'weightwire apply'", path.string()));
+  }
+  return checkpoint;
 }
 
 std::vector<std::span<const std::uint8_t>> TensorBytes(const Checkpoint& checkpoint) {

@@ -12,7 +12,10 @@ Result<std::optional<Run>> MakeOrAwaitRun(Store& store, const MissingRunOptions&
                                           const std::function<void(const std::string&)>& say) {
   if (options.may_make) {
     auto made = InitRun(store, /*single_writer=*/false, nullptr);
-    if (made.ok()) return std::optional(std::move(made).value());
+    if (made.ok()) {
+      say(fmt::format("there was no run at {}; made one, and waiting for its first publisher", store.Name()));
+      return std::optional(std::move(made).value());
+    }
     const ErrorCode code = made.error().code();
     if (code != ErrorCode::kRefused && code != ErrorCode::kUnsupported) return made.error();
   }

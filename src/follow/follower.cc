@@ -7,6 +7,7 @@
 
 #include "codec/decoder.h"
 #include "codec/delta_file.h"
+#include "codec/state.h"
 #include "store/transfer.h"
 
 namespace weightwire {
@@ -156,7 +157,7 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
   newest_ = target;
   Saw(target);
   // What is staged already counts as held: it costs nothing more.
-  const KnownRecord* top = Reached();
+  const KnownRecord* top = target_changed_ ? nullptr : Reached();
   std::optional<HeldCost> held;
   if (top != nullptr && top->record.version <= target.record.version) {
     held = HeldCost{top->record.version, top->record.delta_bytes};
@@ -167,7 +168,13 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
     // Next time everything is looked at anew: a newer version may have an anchor, a store may have recovered.
     newest_.reset();
     gone_ = {};
-    return planned.error();
+    const std::optional<Error> why = gone_why_;
+    if (!target_changed_) gone_why_.reset();
+    if (planned.error().code() != ErrorCode::kNotFound || !why.has_value()) return planned.error();
+    // Damage is another matter than what is not there.
+    const bool damaged = why->code() != ErrorCode::kNotFound;
+    return Error(damaged ? ErrorCode::kCorrupt : ErrorCode::kNotFound,
+                 fmt::format("{} ({})", planned.error().message(), why->message()));
   }
   const Way& way = planned.value();
   if (!way.anchor.has_value()) return FollowerStep::kPlan;
@@ -181,7 +188,9 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
   WW_TRY(auto record, run_.ReadRecord(manifest.name.version));
   if (!record.has_value() || record->record.state != manifest.state || record->record.layout != manifest.layout ||
       Contradicts(record->record, *way.anchor)) {
-    return GiveUpAnchor(manifest.name);
+    return GiveUpAnchor(manifest.name,
+                        Error(ErrorCode::kCorrupt, fmt::format("the anchor of version {} is not what its record says",
+                                                               manifest.name.version)));
   }
   auto layout = run_.ReadLayout(manifest.layout);
   if (!layout.ok()) return layout.error();
@@ -296,7 +305,9 @@ Result<FollowerStep> Follower::Fetch() {
   Queued& next = queue_.front();
   const Record& record = next.known.record;
   const PartRef& part = (*record.delta)[next.parts.size()];
-  if (IsMarked(part.key)) return GiveUpDelta(record.version);
+  if (IsMarked(part.key)) {
+    return GiveUpDelta(record.version, Error(ErrorCode::kNotFound, fmt::format("gc is removing {}", part.key)));
+  }
   std::vector<std::uint8_t> bytes;
   const auto fetch = [&]() -> Status {
     WW_RETURN_IF_ERROR(run_.CheckPartSize(part));
@@ -309,7 +320,7 @@ Result<FollowerStep> Follower::Fetch() {
   if (!read.ok()) {
     if (!IsLostObject(read.error())) return read.error();
     if (read.error().code() == ErrorCode::kNotFound || ++next.attempts >= options_.fetch_attempts) {
-      return GiveUpDelta(record.version);
+      return GiveUpDelta(record.version, read.error());
     }
     ++counters_.objects_fetched_again;
     return FollowerStep::kFetch;
@@ -320,8 +331,9 @@ Result<FollowerStep> Follower::Fetch() {
   return FollowerStep::kFetch;
 }
 
-Result<FollowerStep> Follower::GiveUpDelta(Version version) {
+Result<FollowerStep> Follower::GiveUpDelta(Version version, const Error& why) {
   gone_.deltas.insert(version);
+  if (!gone_why_.has_value()) gone_why_ = why;
   ++counters_.detours;
   queue_.clear();
   // What leads up to it is good, and nearer than what is held.
@@ -357,17 +369,41 @@ Result<FollowerStep> Follower::Stage() {
       const ErrorCode code = staged.error().code();
       const bool hopeless = code == ErrorCode::kCorrupt || code == ErrorCode::kMismatch || code == ErrorCode::kLimit;
       if (!hopeless) return staged.error();
-      return GiveUpDelta(record.version);
+      // The bytes are those that the record names, so either it was made wrong, or the target is not what it was.
+      WW_TRY(const std::optional<Error> trouble, TargetTrouble());
+      if (!trouble.has_value()) {
+        return GiveUpDelta(record.version, staged.error().In(fmt::format("the delta of version {}", record.version)));
+      }
+      target_changed_ = true;
+      staged_.clear();
+      gone_why_ = trouble;
+      queue_.clear();
+      ++counters_.detours;
+      return Plan(KnownRecord(*newest_));
     }
     change = std::move(staged).value();
   }
   if (change->state_before() != before || change->state_after() != record.state ||
       change->layout_after().hash() != record.layout) {
-    return GiveUpDelta(record.version);
+    return GiveUpDelta(record.version, Error(ErrorCode::kCorrupt,
+                                             fmt::format("the delta of version {} does not lead to what its record "
+                                                         "says",
+                                                         record.version)));
   }
   staged_.push_back({std::move(next.known), std::move(change)});
   queue_.pop_front();
   return FollowerStep::kStage;
+}
+
+Result<std::optional<Error>> Follower::TargetTrouble() {
+  WW_TRY(const StateView view, target_.View());
+  std::vector<std::span<const std::uint8_t>> tensors;
+  for (std::size_t i = 0; i < view.layout().size(); ++i) tensors.push_back(view.InPlace(i));
+  if (DigestTensors(tensors, *tools_.kernels, *tools_.pool) == view.digests()) return std::optional<Error>();
+  return std::optional(Error(ErrorCode::kMismatch,
+                             fmt::format("the target does not hold version {} any more: something else has written to "
+                                         "it",
+                                         held_->record.version)));
 }
 
 std::uint64_t Follower::BytesAhead() const {
@@ -404,6 +440,7 @@ Status Follower::Undo() {
 // What does not matter any more now that a newer version is held.
 void Follower::Forget() {
   staged_.clear();
+  gone_why_.reset();
   const Version version = held_->record.version;
   gone_.deltas.erase(gone_.deltas.begin(), gone_.deltas.upper_bound(version));
   while (!seen_.empty() && seen_.front().first <= version) seen_.pop_front();
@@ -422,7 +459,7 @@ Result<FollowerStep> Follower::Load() {
   if (!read.ok()) {
     if (!IsLostObject(read.error())) return read.error();
     if (read.error().code() == ErrorCode::kNotFound || ++loading.attempts >= options_.fetch_attempts) {
-      return GiveUpAnchor(loading.anchor.manifest.name);
+      return GiveUpAnchor(loading.anchor.manifest.name, read.error());
     }
     ++counters_.objects_fetched_again;
     return FollowerStep::kLoad;
@@ -440,7 +477,9 @@ Result<FollowerStep> Follower::Load() {
     return FollowerStep::kLoad;
   }
   if (++loading.attempts >= options_.fetch_attempts) {
-    return GiveUpAnchor(loading.anchor.manifest.name);
+    return GiveUpAnchor(
+        loading.anchor.manifest.name,
+        Error(ErrorCode::kCorrupt, fmt::format("object {} in {} is damaged", key, run_.store().Name())));
   }
   ++counters_.objects_fetched_again;
   return FollowerStep::kLoad;
@@ -464,9 +503,10 @@ Result<FollowerStep> Follower::FinishLoad() {
   const Status committed = loading.load->Commit(HeldOf(loading.record), loading.layout);
   if (!committed.ok()) {
     if (committed.error().code() != ErrorCode::kCorrupt) return committed.error();
-    return GiveUpAnchor(loading.anchor.manifest.name);
+    return GiveUpAnchor(loading.anchor.manifest.name, committed.error());
   }
   held_ = loading.record;
+  target_changed_ = false;
   loading_ = nullptr;
   wanted_anchor_.reset();
   ++counters_.anchors_loaded;
@@ -474,8 +514,9 @@ Result<FollowerStep> Follower::FinishLoad() {
   return FollowerStep::kApply;
 }
 
-Result<FollowerStep> Follower::GiveUpAnchor(AnchorName name) {
+Result<FollowerStep> Follower::GiveUpAnchor(AnchorName name, const Error& why) {
   gone_.anchors.insert(name);
+  if (!gone_why_.has_value()) gone_why_ = why;
   loading_ = nullptr;
   wanted_anchor_.reset();
   ++counters_.detours;

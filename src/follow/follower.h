@@ -174,8 +174,10 @@ class Follower {
   [[nodiscard]] Avoid AvoidNow() const;
   [[nodiscard]] std::uint64_t BytesAhead() const;
   // The delta of a version cannot be had: remembers it and forgets what was built on it.
-  Result<FollowerStep> GiveUpDelta(Version version);
-  Result<FollowerStep> GiveUpAnchor(AnchorName name);
+  Result<FollowerStep> GiveUpDelta(Version version, const Error& why);
+  Result<FollowerStep> GiveUpAnchor(AnchorName name, const Error& why);
+  // Why the target does not hold what it held, by its full digest: somebody else has written to it.
+  Result<std::optional<Error>> TargetTrouble();
   void Forget();
   void Saw(const KnownRecord& record);
 
@@ -197,6 +199,9 @@ class Follower {
   std::optional<KnownRecord> newest_;
   // What could not be had. Forgotten once the target holds a newer version.
   Avoid gone_;
+  std::optional<Error> gone_why_;  // of the first of it
+  // The target has other bits than those of the version it held, so only an anchor leads anywhere.
+  bool target_changed_ = false;
   std::vector<Mark> marks_;
   std::optional<std::chrono::nanoseconds> leased_at_;  // by our clock, before the lease was put
   std::optional<Version> leased_version_;              // that it says is held

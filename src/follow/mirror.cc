@@ -255,7 +255,7 @@ Status MirrorInPlace::TakeOver() {
   if (!own.has_value() && !names.empty() && !options_.adopt) {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("{} is not empty and not a mirror of ours; choose an empty directory, or say that its "
-                             "files may be taken over",
+                             "files may be taken over (--adopt, in Python adopt=True)",
                              directory_.string()));
   }
   if (!own.has_value()) {

@@ -48,6 +48,7 @@ Result<Way> PlanWay(const Run& run, const Record& target, const std::optional<He
   });
   std::reverse(names.begin(), names.end());
   std::vector<KnownAnchor> anchors;
+  std::optional<Error> damaged;
   for (const AnchorName& name : names) {
     if (anchors.size() == kAnchorsLookedAt) break;
     auto anchor = run.ReadAnchor(name);
@@ -60,14 +61,15 @@ Result<Way> PlanWay(const Run& run, const Record& target, const std::optional<He
     if (code != ErrorCode::kNotFound && code != ErrorCode::kCorrupt && code != ErrorCode::kLimit) {
       return anchor.error();
     }
+    if (code != ErrorCode::kNotFound && !damaged.has_value()) damaged = anchor.error();
   }
   way = CheapestWay(target, held, anchors, avoid);
   if (way.has_value()) return *std::move(way);
-  return Error(
-      ErrorCode::kNotFound,
-      fmt::format("there is no way to version {} of {}: its deltas are gone and no anchor leads to it; whoever "
-                  "holds the version can write one with `weightwire anchor`",
-                  target.version, run.store().Name()));
+  return Error(damaged.has_value() ? ErrorCode::kCorrupt : ErrorCode::kNotFound,
+               fmt::format("there is no way to version {} of {}: no deltas and no anchor lead to it; whoever holds the "
+                           "version can write one with `weightwire anchor`{}",
+                           target.version, run.store().Name(),
+                           damaged.has_value() ? fmt::format(" ({})", damaged->message()) : ""));
 }
 
 }  // namespace weightwire

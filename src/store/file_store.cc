@@ -134,9 +134,12 @@ Error FileStore::NotFound(std::string_view key) {
   const bool exists = ::stat(root_.c_str(), &status) == 0;
   if (exists && S_ISDIR(status.st_mode)) was_there_ = true;
   if (exists ? S_ISDIR(status.st_mode) : !was_there_) return ObjectNotFound(key, *this);
+  if (exists && !was_there_) {
+    return {ErrorCode::kInvalidArgument, fmt::format("{} is not a directory, so it is no bucket", name_)};
+  }
   return {ErrorCode::kUnavailable,
           fmt::format("cannot look for {} in {}: {}", key, name_,
-                      exists ? "it is not a directory" : "the directory is not there any more")};
+                      exists ? "it is not a directory any more" : "the directory is not there any more")};
 }
 
 Result<std::vector<std::uint8_t>> FileStore::DoGet(std::string_view key, std::uint64_t max_bytes) {

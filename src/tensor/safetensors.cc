@@ -208,6 +208,9 @@ Result<SafetensorsView> SafetensorsView::Parse(std::span<const std::uint8_t> fil
     return Corrupt(fmt::format("not a safetensors file: {} bytes are too few for the header's length", file.size()));
   }
   const std::uint64_t header_size = LoadU64(file.data());
+  if (header_size > kMaxHeaderBytes && header_size > file.size()) {
+    return Corrupt("not a safetensors file, or damaged: it does not begin with the length of its header");
+  }
   if (header_size > kMaxHeaderBytes) {
     return Error(ErrorCode::kLimit, fmt::format("not a safetensors file, or damaged: a header of {} bytes is above the "
                                                 "format's limit of {}",

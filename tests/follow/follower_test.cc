@@ -340,7 +340,7 @@ TEST_F(FollowerTest, NoMemoryIsTakenForAPartThatIsNotAsLargeAsItsRecordSays) {
   auto step = follower.Step();
   for (int i = 0; i < 100 && step.ok(); ++i) step = follower.Step();
   ASSERT_FALSE(step.ok());
-  EXPECT_EQ(step.error().code(), ErrorCode::kNotFound) << step.error().message();  // no other way
+  EXPECT_EQ(step.error().code(), ErrorCode::kCorrupt) << step.error().message();  // no other way
   ExpectHolds(0);
 }
 
@@ -437,7 +437,7 @@ TEST_F(FollowerTest, NorIsOneTakenThatItsOwnRecordDoesNotName) {
   auto step = follower.Step();
   for (int i = 0; i < 100 && step.ok(); ++i) step = follower.Step();
   ASSERT_FALSE(step.ok());
-  EXPECT_EQ(step.error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(step.error().code(), ErrorCode::kCorrupt);
   EXPECT_FALSE(target_.held().has_value());
   EXPECT_THAT(store_.requests, Not(Contains(HasSubstr("read " + AnchorFolder(named)))));
   ASSERT_TRUE(inner_.Put(key, good).ok());

@@ -1,6 +1,7 @@
 """Following from Python: the target is exact, changes only when told to, and can be taken back."""
 
 import asyncio
+import shutil
 import subprocess
 
 import numpy as np
@@ -127,6 +128,38 @@ def test_somebody_elses_writes_are_found_by_a_check(bucket):
         target["embed.weight"][1, 1] += 1
         with pytest.raises(ww.CorruptError, match="something else has written"):
             follower.check()
+
+
+def test_a_delta_that_meets_somebody_elses_writes_is_not_blamed_for_them(bucket):
+    """Whoever wrote there, the arrays become the version again, from an anchor."""
+    first, second = small_state(), changed(small_state(), 3)
+    publish(bucket, first)
+    target = zeros_like(first)
+    with ww.Follower(bucket, target) as follower:
+        follower.poll().apply()
+        publish(bucket, second)
+        for array in target.values():
+            array[...] = 0
+        update = follower.poll()
+        assert update.version == 1
+        update.apply()
+        assert_same(target, second)
+        follower.check()
+
+
+def test_without_an_anchor_somebody_elses_writes_are_said(bucket):
+    first, second = small_state(), changed(small_state(), 3)
+    publish(bucket, first)
+    target = zeros_like(first)
+    with ww.Follower(bucket, target) as follower:
+        follower.poll().apply()
+        publish(bucket, second)
+        shutil.rmtree(bucket / "anchors")
+        for array in target.values():
+            array[...] = 0
+        for _ in range(2):
+            with pytest.raises(ww.CorruptError, match=r"does not hold version 0 any more: something else has written"):
+                follower.poll()
 
 
 def test_each_version_is_seen_by_who_asks_for_each(bucket):
@@ -294,9 +327,8 @@ def test_a_damaged_object_is_an_error_and_the_arrays_stay_exact(bucket):
         publish(bucket, second)
         (part,) = (bucket / "deltas").rglob("*.safetensors")
         part.write_bytes(part.read_bytes()[:-1] + b"\0")
-        with pytest.raises(ww.WeightwireError):
-            update = follower.poll()
-            assert update is None
+        with pytest.raises(ww.CorruptError, match=rf"no way to version 1.*{part.name}.*damaged"):
+            follower.poll()
         assert_same(target, first)
 
 
@@ -350,6 +382,33 @@ def test_the_first_load_of_a_mirror_may_be_applied_like_any_update(bucket, tmp_p
         update.apply()
         with pytest.raises(ww.InvalidArgumentError):
             update.apply()
+
+
+def test_a_fork_may_drop_what_its_parent_had_open_or_closed(tmp_path):
+    """A data loader's worker does, whenever it collects garbage."""
+    script = """
+weights = {"w": np.arange(100_000, dtype=np.float32)}
+closed = ww.Publisher("bucket", weights, threads=4)
+tickets = [closed.publish()]
+tickets[0].wait()
+closed.close()
+opened = ww.Publisher("other", weights, threads=4)
+tickets.append(opened.publish())
+followers = [ww.Follower("bucket", {"w": np.zeros(100_000, np.float32)}, threads=4) for _ in range(2)]
+updates = [follower.poll() for follower in followers]
+followers[1].close()
+pid = os.fork()
+if pid == 0:
+    del closed, opened, tickets, followers, updates
+    gc.collect()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+tickets[1].wait()
+updates[0].apply()
+opened.close()
+"""
+    ran = run_script(tmp_path, "import gc, os\nimport numpy as np\nimport weightwire as ww\n" + script)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_fork_that_ends_leaves_its_parent_s_follower_as_it_is(tmp_path):

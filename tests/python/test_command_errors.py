@@ -213,12 +213,30 @@ def test_an_incomplete_journal_is_of_no_matter(files):
     succeed("apply", files / "base", files / "01", "--in-place")
 
 
-def test_a_full_standard_output(files):
+@pytest.mark.parametrize("many", [False, True], ids=["a little", "more than is kept back"])
+def test_a_full_standard_output(files, many):
+    names = {
+        f"a tensor with a long name, number {i}": tensor for i, tensor in enumerate(list(chain(1)[0].values()) * 300)
+    }
+    write_by_hand(files / "many", names)
+    what = files / ("many" if many else "0")
     with open("/dev/full", "w") as full:
         result = subprocess.run(
-            [WEIGHTWIRE, "digest", files / "0"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [WEIGHTWIRE, "digest", "--tensors", what], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert result.returncode == IO and "standard output" in result.stderr
+    assert result.returncode == IO and result.stderr == "weightwire: cannot write to standard output\n"
+
+
+def test_a_delta_is_no_checkpoint(files):
+    for arguments in (("digest",), ("diff", files / "0"), ("publish", files / "run")):
+        refused(files, INVALID_ARGUMENT, "01 is a delta, not a checkpoint", *arguments, files / "01")
+
+
+def test_a_delta_is_not_written_over_what_it_leads_from_or_to(files):
+    for name in "01":
+        refused(
+            files, INVALID_ARGUMENT, "one of the two", "diff", files / "0", files / "1", "-o", files / name, "--force"
+        )
 
 
 def test_an_interrupt_leaves_no_temporary_files(tmp_path):

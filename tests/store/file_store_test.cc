@@ -57,7 +57,7 @@ TEST_F(FileStoreTest, ADirectoryThatHasGoneIsNotAnEmptyOne) {
 TEST_F(FileStoreTest, AFileIsNoEmptyDirectory) {
   std::filesystem::create_directories(root_.parent_path());
   testing::WriteAll(root_, "not a directory");
-  ExpectError(store_.Get("a", kSmall), ErrorCode::kUnavailable);
+  ExpectError(store_.Get("a", kSmall), ErrorCode::kInvalidArgument);
 }
 
 TEST_F(FileStoreTest, WritesLeaveNoTemporaryFiles) {
