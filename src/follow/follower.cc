@@ -440,9 +440,9 @@ Status Follower::Undo() {
 // What does not matter any more now that a newer version is held.
 void Follower::Forget() {
   staged_.clear();
-  gone_why_.reset();
   const Version version = held_->record.version;
   gone_.deltas.erase(gone_.deltas.begin(), gone_.deltas.upper_bound(version));
+  if (gone_.deltas.empty() && gone_.anchors.empty()) gone_why_.reset();
   while (!seen_.empty() && seen_.front().first <= version) seen_.pop_front();
 }
 

@@ -7,6 +7,7 @@
 
 #include "codec/decoder.h"
 #include "codec/delta_file.h"
+#include "log/limits.h"
 
 namespace weightwire {
 namespace {
@@ -56,13 +57,44 @@ void Verifier::Damaged(std::string sentence) {
   if (report_.damage.size() < kMostSentences) report_.damage.push_back(std::move(sentence));
 }
 
+Result<std::optional<Version>> Verifier::NewestThere() const {
+  const auto is_there = [&](Version version) -> Result<bool> {
+    const auto stat = run_.store().Stat(RecordKey(version));
+    if (stat.ok()) return true;
+    if (stat.error().code() == ErrorCode::kNotFound) return false;
+    return stat.error();
+  };
+  WW_TRY(const bool any, is_there(0));
+  if (!any) return std::optional<Version>();
+  // They are contiguous: in ever larger steps, then in ever smaller ones.
+  Version there = 0;
+  Version step = 1;
+  for (; step <= kMaxVersion - there; step *= 2) {
+    WW_TRY(const bool more, is_there(there + step));
+    if (!more) break;
+    there += step;
+  }
+  for (step /= 2; step > 0; step /= 2) {
+    WW_TRY(const bool more, is_there(there + step));
+    if (more) there += step;
+  }
+  return std::optional(there);
+}
+
 Status Verifier::Begin() {
-  WW_TRY(const auto newest, run_.FindNewest(std::nullopt));
-  if (!newest.has_value() || newest->record.version < from_) {
+  std::optional<Version> newest;
+  if (const auto found = run_.FindNewest(std::nullopt); found.ok()) {
+    if (found.value().has_value()) newest = found.value()->record.version;
+  } else if (IsDamage(found.error())) {
+    WW_TRY(newest, NewestThere());
+  } else {
+    return found.error();
+  }
+  if (!newest.has_value() || *newest < from_) {
     return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version {}", run_.store().Name(), from_));
   }
   WW_TRY(anchors_, run_.ListAnchors(from_));
-  report_.newest = newest->record.version;
+  report_.newest = *newest;
   version_ = from_;
   phase_ = Phase::kRecord;
   return Ok();

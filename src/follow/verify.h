@@ -68,6 +68,8 @@ class Verifier {
   };
 
   Status Begin();
+  // By whether records are there alone, whatever is in them.
+  [[nodiscard]] Result<std::optional<Version>> NewestThere() const;
   Status ReadRecord();
   Status ReadDelta();
   // All parts are here: replays them, if there is a state to do it on.

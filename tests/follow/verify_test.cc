@@ -202,6 +202,20 @@ TEST_F(VerifyTest, AnAnchorJsonThatIsNotTheOneNamedIsFound) {
   EXPECT_THAT(Verify().damage, Contains(HasSubstr("in the record of version 0")));
 }
 
+TEST_F(VerifyTest, WhicheverRecordIsDamagedTheOthersAreLookedAtToo) {
+  Publish();
+  for (Version version = 0; version < 6; ++version) {
+    SCOPED_TRACE(version);
+    const auto good = store_.Get(RecordKey(version), kMaxPutBytes).value();
+    ASSERT_TRUE(store_.Put(RecordKey(version), std::span(good).first(good.size() - 1)).ok());
+    const VerifyReport report = Verify();
+    EXPECT_EQ(report.newest, 5U);
+    EXPECT_EQ(report.records, 5U);
+    EXPECT_THAT(report.damage, Contains(HasSubstr(RecordKey(version))));
+    ASSERT_TRUE(store_.Put(RecordKey(version), good).ok());
+  }
+}
+
 TEST_F(VerifyTest, ADamagedOrMissingRecordIsFound) {
   Publish();
   const auto good = store_.Get(RecordKey(4), kMaxPutBytes).value();

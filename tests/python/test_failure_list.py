@@ -11,7 +11,6 @@ from test_command_roundtrip import bf16, chain, read_directory, succeed, succeed
 from test_run_commands import (
     CORRUPT,
     MISMATCH,
-    NOT_FOUND,
     checkpoint_files,
     part_of,
     refused,
@@ -101,7 +100,7 @@ def test_sixty_random_bit_flips_in_a_part_and_then_the_good_one(run, tmp_path):
     for _ in range(60):
         bit = rng.randrange(8 * len(good))
         part.write_bytes(good[: bit // 8] + bytes([good[bit // 8] ^ 1 << bit % 8]) + good[bit // 8 + 1 :])
-        refused(NOT_FOUND, "no way to version 3", "follow", run, tmp_path / "mirror", "--once")
+        refused(CORRUPT, "no way to version 3", "follow", run, tmp_path / "mirror", "--once")
         assert checkpoint_files(tmp_path / "mirror") == before
     part.write_bytes(good)
     succeed("follow", run, tmp_path / "mirror", "--once")
@@ -113,7 +112,7 @@ def test_a_part_cut_short_at_any_length(run, tmp_path):
     good = part.read_bytes()
     for size in (0, 1, 8, 100, len(good) // 2, len(good) - 1):
         part.write_bytes(good[:size])
-        refused(NOT_FOUND, "no way to version 3", "follow", run, tmp_path / "mirror", "--once")
+        refused(CORRUPT, "no way to version 3", "follow", run, tmp_path / "mirror", "--once")
         same_checkpoint(tmp_path / "mirror", tmp_path / "2")
     part.write_bytes(good)
     succeed("follow", run, tmp_path / "mirror", "--once")
@@ -124,7 +123,7 @@ def test_a_damaged_anchor_and_then_the_good_one(run, tmp_path):
     """A first load that finds damage leaves nothing that looks like a version."""
     anchor = next((run / "anchors").rglob("model.safetensors"))
     flip(anchor, -5)
-    refused(NOT_FOUND, "no way to version 3", "follow", run, tmp_path / "fresh", "--once")
+    refused(CORRUPT, "no way to version 3", "follow", run, tmp_path / "fresh", "--once")
     assert not list((tmp_path / "fresh").glob("*.safetensors"))
     refused(CORRUPT, "is damaged", "verify", run)
     flip(anchor, -5)
@@ -157,7 +156,7 @@ def test_parts_exchanged_between_versions(run, tmp_path):
     bytes_of_second = second.read_bytes()
     second.write_bytes(third.read_bytes())
     third.write_bytes(bytes_of_second)
-    refused(NOT_FOUND, "no way to version 3", "follow", run, tmp_path / "mirror", "--once")
+    refused(CORRUPT, "no way to version 3", "follow", run, tmp_path / "mirror", "--once")
     same_checkpoint(tmp_path / "mirror", tmp_path / "2")
     refused(CORRUPT, "is damaged", "verify", run)
 

@@ -279,7 +279,8 @@ def test_follow_makes_the_run(tmp_path):
     write_sharded(tmp_path / "0", chain(1)[0])
     succeed("publish", tmp_path / "bucket", tmp_path / "0")
     out, err = follower.communicate(timeout=60)
-    assert (follower.returncode, err) == (0, "") and out.endswith("reached, with version 0\n")
+    assert follower.returncode == 0 and out.endswith("reached, with version 0\n")
+    assert "made one, and waiting" in err and err.count("\n") == 1
     same_checkpoint(tmp_path / "mirror", tmp_path / "0")
 
 
@@ -524,9 +525,10 @@ def test_a_part_that_is(run, tmp_path, how):
         part.unlink()
     else:
         part.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-    refused(NOT_FOUND, "no way to version 3", "follow", run, tmp_path / "mirror", "--once")
+    status, why = (NOT_FOUND, "there is no object") if how == "missing" else (CORRUPT, "is damaged")
+    refused(status, ["no way to version 3", part.name, why], "follow", run, tmp_path / "mirror", "--once")
     same_checkpoint(tmp_path / "mirror", tmp_path / "1")
-    refused(NOT_FOUND, "no way to version 3", "checkout", run, tmp_path / "out")
+    refused(status, ["no way to version 3", part.name, why], "checkout", run, tmp_path / "out")
     refused(CORRUPT, "is damaged", "verify", run)
     succeed("anchor", run, "--from", tmp_path / "3")
     end_event = succeed_json_lines("follow", run, tmp_path / "mirror", "--once")[-1]
