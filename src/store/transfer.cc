@@ -69,7 +69,7 @@ Status ReadParts(Store& store, std::string_view key, std::uint64_t offset, std::
 Status PutInParallel(Store& store, std::string_view key, std::span<const std::uint8_t> bytes,
                      const TransferOptions& options) {
   WW_TRY(const std::unique_ptr<Upload> upload, store.StartUpload(key, bytes.size()));
-  const Status written = ForAllParts(upload->part_count(), options.threads, [&](std::uint64_t index) {
+  Status written = ForAllParts(upload->part_count(), options.threads, [&](std::uint64_t index) {
     return upload->WritePart(index, bytes.subspan(index * upload->part_bytes(), upload->PartSize(index)));
   });
   if (!written.ok()) {
