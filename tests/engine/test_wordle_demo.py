@@ -26,7 +26,14 @@ SHORT = ["--engine", "torch", "--warm-steps", "20", "--games", "24"]
 
 def start_demo(folder, *more):
     command = [sys.executable, ROOT / "demo/wordle_demo.py", *SHORT, "--keep", folder, *more]
-    return subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Who runs the tests in the background may have told everybody below to ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def processes_of(folder):
