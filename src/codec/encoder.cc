@@ -364,7 +364,10 @@ class DeltaEncoder {
     }
     if (work.source->update != nullptr) {
       std::uint8_t* base = work.source->update + begin * sizeof(Unit);
+      // The tile is in the second cache: a store that has to fetch its line from there would hold up the next.
+      constexpr std::size_t kAhead = 24;
       for (std::size_t c = 0; c < changed.size(); ++c) {
+        __builtin_prefetch(base + std::size_t{changed[std::min(c + kAhead, changed.size() - 1)]} * sizeof(Unit), 1, 3);
         StoreUnit<Unit>(base, changed[c], LoadUnit<Unit>(changes.new_units, c));
       }
     }
