@@ -1,6 +1,7 @@
 """Following from Python: the target is exact, changes only when told to, and can be taken back."""
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 
@@ -18,6 +19,17 @@ def changed(state, row):
     state = {name: array.copy() for name, array in state.items()}
     state["embed.weight"][row] += 1
     return state
+
+
+@contextlib.contextmanager
+def at_first_of_two(bucket, first, second):
+    """A follower, and its target, which holds the first of two versions."""
+    publish(bucket, first)
+    target = zeros_like(first)
+    with ww.Follower(bucket, target) as follower:
+        follower.poll().apply()
+        publish(bucket, second)
+        yield follower, target
 
 
 def test_arrays_change_only_when_told_to_and_then_exactly(bucket):
@@ -133,11 +145,7 @@ def test_somebody_elses_writes_are_found_by_a_check(bucket):
 def test_a_delta_that_meets_somebody_elses_writes_is_not_blamed_for_them(bucket):
     """Whoever wrote there, the arrays become the version again, from an anchor."""
     first, second = small_state(), changed(small_state(), 3)
-    publish(bucket, first)
-    target = zeros_like(first)
-    with ww.Follower(bucket, target) as follower:
-        follower.poll().apply()
-        publish(bucket, second)
+    with at_first_of_two(bucket, first, second) as (follower, target):
         for array in target.values():
             array[...] = 0
         update = follower.poll()
@@ -149,11 +157,7 @@ def test_a_delta_that_meets_somebody_elses_writes_is_not_blamed_for_them(bucket)
 
 def test_without_an_anchor_somebody_elses_writes_are_said(bucket):
     first, second = small_state(), changed(small_state(), 3)
-    publish(bucket, first)
-    target = zeros_like(first)
-    with ww.Follower(bucket, target) as follower:
-        follower.poll().apply()
-        publish(bucket, second)
+    with at_first_of_two(bucket, first, second) as (follower, target):
         shutil.rmtree(bucket / "anchors")
         for array in target.values():
             array[...] = 0
@@ -320,11 +324,7 @@ def test_what_cannot_be_followed_into_or_loaded_is_refused(bucket):
 
 def test_a_damaged_object_is_an_error_and_the_arrays_stay_exact(bucket):
     first, second = small_state(), changed(small_state(), 3)
-    publish(bucket, first)
-    target = zeros_like(first)
-    with ww.Follower(bucket, target) as follower:
-        follower.poll().apply()
-        publish(bucket, second)
+    with at_first_of_two(bucket, first, second) as (follower, target):
         (part,) = (bucket / "deltas").rglob("*.safetensors")
         part.write_bytes(part.read_bytes()[:-1] + b"\0")
         with pytest.raises(ww.CorruptError, match=rf"no way to version 1.*{part.name}.*damaged"):

@@ -88,6 +88,13 @@ class Group {
     return tickets;
   }
 
+  // Version 0, to its end.
+  void PublishFirst(const Model& model) {
+    const std::vector<Ticket> tickets = PublishAll(model, 0);
+    WorkUntilIdle();
+    for (const Ticket& ticket : tickets) EXPECT_EQ(ticket->version, 0U);
+  }
+
   // A rank that does nothing any more.
   void Silence(std::uint64_t rank) { silent_.insert(rank); }
   void Wake(std::uint64_t rank) { silent_.erase(rank); }
@@ -345,8 +352,7 @@ TEST(RankPublisherTrouble, ARankThatMeansAnotherStep) {
   World world;
   Group group(world, 3);
   Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   const Model next = Trained(model, 1);
   std::vector<Ticket> tickets;
   for (std::uint64_t rank = 0; rank < 3; ++rank)
@@ -374,8 +380,7 @@ TEST(RankPublisherTrouble, RanksThatAreACallApartComeTogetherAgain) {
   World world;
   Group group(world, 2);
   Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   // Rank 1 has two calls on their way when it hears that the first has failed, rank 0 has one.
   std::vector<Ticket> lost = {group.Publish(1, Trained(model, 1), 1).value(),
                               group.Publish(1, Trained(model, 2), 2).value()};
@@ -397,8 +402,7 @@ TEST(RankPublisherTrouble, ACallThatMadeNothingSpoilsNothing) {
   World world;
   Group group(world, 2);
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   const Ticket first = group.Publish(0, Trained(model, 1), 1).value();
   group[1].Refuse(1, {ErrorCode::kInvalidArgument, "the model is not there"});
   const Ticket next = group.Publish(1, Trained(model, 2), 2).value();  // before it hears of the verdict
@@ -415,8 +419,7 @@ TEST(RankPublisherTrouble, ARankWithAnotherLayout) {
   World world;
   Group group(world, 2);
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   const Ticket first = group.Publish(0, Trained(model, 1), 1).value();
   const Ticket second = group.Publish(1, WithOtherLayout(model), 1).value();
   group.WorkUntilIdle();
@@ -451,8 +454,7 @@ TEST(RankPublisherTrouble, ASilentRankIsWaitedForUpToTheDeadline) {
   World world;
   Group group(world, 3, Hurried());
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   group.Silence(1);
   const Ticket first = group.Publish(0, Trained(model, 1), 1).value();
   const Ticket third = group.Publish(2, Trained(model, 1), 1).value();
@@ -478,8 +480,7 @@ TEST(RankPublisherTrouble, WithoutRank0TheOthersSaySo) {
   World world;
   Group group(world, 3, Hurried());
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   group.Silence(0);
   const Ticket second = group.Publish(1, Trained(model, 1), 1).value();
   const Ticket third = group.Publish(2, Trained(model, 1), 1).value();
@@ -518,8 +519,7 @@ TEST(RankPublisherTrouble, OneRanksStoreFails) {
   };
   Group group(world, 3, Hurried(), {{1, hook}});
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   fails = true;
   const auto lost = group.PublishAll(Trained(model, 1), 1);
   const auto after = group.PublishAll(Trained(model, 2), 2);  // made from the one that will fail
@@ -547,8 +547,7 @@ TEST(RankPublisherTrouble, ALostAnswerToTheRecordIsAskedForAgain) {
   Group group(world, 2, Hurried(), {{0, hook}});
   troubles = 8;
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   troubles = 0;
   const auto tickets = group.PublishAll(Trained(model, 1), 1);
   const auto next = group.PublishAll(Trained(model, 2), 2);
@@ -567,8 +566,7 @@ TEST(RankPublisherTrouble, AnotherWriterStopsAllRanks) {
   World world;
   Group group(world, 2);
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   testing::Process other(world);
   ASSERT_TRUE(other.Open().ok());
   other.MustPublish(Trained(model, 9), 9);
@@ -670,8 +668,7 @@ TEST(RankPublisherTrouble, AnAnchorThatOneRankCannotWriteIsGivenUp) {
   options.anchor_percent = 0;
   Group group(world, 2, options, {{1, hook}});
   Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   fails = true;
   for (Version v = 1; v < 4; ++v) {
     model = Trained(model, v);
@@ -706,8 +703,7 @@ TEST(RankPublisherTrouble, AnAnchorThatCannotBeCompletedIsGivenUpBeforeGcTakesIt
   options.anchor_every = 1;
   Group group(world, 2, options, {{0, hook}});
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   refused = true;
   const auto tickets = group.PublishAll(Trained(model, 1), 1);
   group.Work();
@@ -742,8 +738,7 @@ TEST(RankPublisherTrouble, ACallThatWasMadeWhileTouchWasLostIsNotWaitedForForEve
   World world;
   Group group(world, 2, Hurried());
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   const auto made = [&](const Model& next, std::uint64_t step) {
     return *group[1].Make(Hold(next, 1, 2).Bits(), step, group[1].Admit()).value();
   };
@@ -767,8 +762,7 @@ TEST(RankPublisherTrouble, ACallThatWasMadeWhileAnotherWriterWonFailsForThat) {
   World world;
   Group group(world, 2);
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   testing::Process other(world);
   ASSERT_TRUE(other.Open().ok());
   other.MustPublish(Trained(model, 9), 9);
@@ -813,8 +807,7 @@ TEST(RankPublisherTrouble, AStoreThatIsAwayForAlmostTheDeadlineSpoilsNothing) {
   };
   Group group(world, 2, Hurried(), {{0, hook}});
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   away = true;
   // Rank 1 has waited for rank 0 for most of the deadline already.
   const Ticket second = group.Publish(1, Trained(model, 1), 1).value();
@@ -873,8 +866,7 @@ TEST(RankPublisherTrouble, APartThatTakesLongIsWaitedFor) {
   Group group(world, 2, options, {{1, hook}});
   ranks = &group;
   const Model model = SmallModel(1);
-  group.PublishAll(model, 0);
-  group.WorkUntilIdle();
+  group.PublishFirst(model);
   slow = true;
   const auto tickets = group.PublishAll(Trained(model, 1), 1);
   EXPECT_GT(tickets[1]->bytes, 300U);

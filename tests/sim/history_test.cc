@@ -5,17 +5,12 @@
 
 #include <algorithm>
 
+#include "sim/sanitized.h"
+
 namespace weightwire::sim {
 namespace {
 
-// The sanitizers are slow, and look for other things.
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSeeds = 5;  // one thread runs it all
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kSeeds = 20;
-#else
-constexpr std::uint64_t kSeeds = 2000;
-#endif
+constexpr std::uint64_t kSeeds = kIsSanitized ? 20 : 2000;
 
 TEST(HistoryTest, NothingWrongIsEverHeldAndEverybodyArrives) {
   std::uint64_t versions = 0;

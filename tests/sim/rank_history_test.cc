@@ -5,18 +5,12 @@
 #include <string>
 
 #include "sim/history.h"
+#include "sim/sanitized.h"
 
 namespace weightwire::sim {
 namespace {
 
-// The sanitizers are slow, and look for other things.
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSeeds = 5;  // one thread runs it all
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kSeeds = 10;
-#else
-constexpr std::uint64_t kSeeds = 200;
-#endif
+constexpr std::uint64_t kSeeds = kIsSanitized ? 10 : 200;
 
 TEST(RankHistoryTest, RanksNeverPublishWhatNobodyMadeAndAllHaveOutcomes) {
   std::uint64_t versions = 0;
