@@ -5,7 +5,7 @@
 namespace weightwire {
 
 ParallelStore::ParallelStore(std::unique_ptr<Store> inner, TransferOptions options)
-    : inner_(std::move(inner)), options_(std::move(options)) {}
+    : inner_(std::move(inner)), options_(options) {}
 
 Result<std::vector<std::uint8_t>> ParallelStore::DoGet(std::string_view key, std::uint64_t max_bytes) {
   return inner_->Get(key, max_bytes);
