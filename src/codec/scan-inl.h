@@ -151,6 +151,12 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
     const std::uint8_t* const old_at = old_units + i * sizeof(Unit);
     const std::uint8_t* const new_at = new_units + i * sizeof(Unit);
     next_units.template Next<Unit>(old_at, i, kAtOnce);
+    // Compared before anything is stored, and all at once: so the compiler loads what is old only once, for both.
+    std::array<std::uint64_t, kAtOnce / 64> changed;
+#pragma GCC unroll 4
+    for (std::uint32_t j = 0; j < kAtOnce; j += 64) {
+      changed[j / 64] = ChangedMask<Unit>(old_at + j * sizeof(Unit), new_at + j * sizeof(Unit));
+    }
     for (std::uint32_t j = 0; j < kAtOnce; j += kSumUnits) {
       const auto first_classes = rate_sums.Classes(old_at + j * sizeof(Unit));
       const auto second_classes = rate_sums.Classes(old_at + (j + kClassStep) * sizeof(Unit));
@@ -162,9 +168,8 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
       hn::StoreU(hn::Add(running, time), kWords, times + (i + j) / kTimeBlock + 1);
       time = hn::Add(time, running_sum.Last(running));
     }
-    for (std::uint32_t j = 0; j < kAtOnce; j += 64) {
-      end = AppendPlaces(ChangedMask<Unit>(old_at + j * sizeof(Unit), new_at + j * sizeof(Unit)), i + j, end);
-    }
+#pragma GCC unroll 4
+    for (std::uint32_t j = 0; j < kAtOnce; j += 64) end = AppendPlaces(changed[j / 64], i + j, end);
   }
   ScanResult result{0, chunk.time};
   result.time += total.Sum();
