@@ -122,7 +122,22 @@ class FileStore::FileUpload final : public Upload {
 FileStore::FileStore(std::filesystem::path root, std::string name, LinkCall link)
     : root_(std::move(root)), temporaries_(root_ / kReservedSegment / "tmp"), name_(std::move(name)), link_(link) {}
 
+bool FileStore::HasGone() const {
+  struct stat status {};
+  return was_there_ && (::stat(root_.c_str(), &status) != 0 || !S_ISDIR(status.st_mode));
+}
+
+int FileStore::MakeBelow(const std::filesystem::path& directory) {
+  const int error = MakeDirectories(directory, was_there_ ? root_ : std::filesystem::path());
+  if (error == 0) was_there_ = true;
+  return error;
+}
+
 Error FileStore::Failure(const char* doing, std::string_view key, int error) const {
+  if (MeansNotFound(error) && HasGone()) {
+    return {ErrorCode::kUnavailable,
+            fmt::format("cannot {} {} in {}: the directory is not there any more", doing, key, name_)};
+  }
   const std::string reason = CodeOf(error) == ErrorCode::kInvalidArgument
                                  ? "a directory cannot hold both an object and others below its name"
                                  : std::generic_category().message(error);
@@ -195,11 +210,13 @@ Result<std::vector<ObjectInfo>> FileStore::DoList(std::string_view prefix, std::
     return found.size() < limit;
   });
   if (error != 0) return Failure("list", prefix, error);
+  if (HasGone()) return Failure("list", prefix, ENOENT);
   return found;
 }
 
 Result<std::filesystem::path> FileStore::NewTemporary() {
-  if (const int error = MakeDirectories(temporaries_); error != 0) {
+  if (const int error = MakeBelow(temporaries_); error != 0) {
+    if (HasGone()) return Failure("write", "anything", error);
     return Error(CodeOf(error), fmt::format("cannot write to {}: cannot make the directory {}: {}", name_,
                                             temporaries_.string(), std::generic_category().message(error)));
   }
@@ -210,17 +227,16 @@ Result<std::filesystem::path> FileStore::NewTemporary() {
 void FileStore::RemoveOldTemporariesOnce(const std::filesystem::path& fresh) {
   struct stat now {};
   if (cleaned_.exchange(true) || StatLink(fresh, &now) != 0) return;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(temporaries_, ignored)) {
+  std::error_code error;  // ends it: what is left stays for the next writer
+  for (std::filesystem::directory_iterator entry(temporaries_, error);
+       !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     struct stat status {};
-    if (StatLink(entry.path(), &status) == 0 && S_ISREG(status.st_mode) &&
+    if (StatLink(entry->path(), &status) == 0 && S_ISREG(status.st_mode) &&
         ModifiedTime(status) < ModifiedTime(now) - kTemporaryAge) {
-      ::unlink(entry.path().c_str());
+      ::unlink(entry->path().c_str());
     }
   }
 }
-
-int FileStore::MakeRoomFor(const std::filesystem::path& path) const { return MakeDirectories(path.parent_path()); }
 
 // Also those of the directories on the way: whoever made one may have been killed before its name was on the disk.
 int FileStore::FlushNames(std::string_view key) const {
@@ -236,7 +252,7 @@ Status FileStore::Place(const std::filesystem::path& temporary, std::string_view
   const std::filesystem::path path = root_ / key;
   int error = ENOENT;
   for (int attempt = 0; error == ENOENT && attempt < kPlaceAttempts; ++attempt) {
-    error = MakeRoomFor(path);
+    error = MakeBelow(path.parent_path());
     if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
     // An empty directory, left by a crash, gives way.
     if (error == EISDIR && ::rmdir(path.c_str()) == 0) error = ENOENT;
@@ -252,7 +268,7 @@ Result<PutOutcome> FileStore::PlaceIfAbsent(const std::filesystem::path& tempora
   const std::filesystem::path path = root_ / key;
   int error = ENOENT;
   for (int attempt = 0; error == ENOENT && attempt < kPlaceAttempts; ++attempt) {
-    error = MakeRoomFor(path);
+    error = MakeBelow(path.parent_path());
     if (error != 0) continue;
     if (link_(temporary.c_str(), path.c_str()) != 0) error = errno;
     if (error != 0) {
@@ -316,7 +332,7 @@ Result<std::unique_ptr<Upload>> FileStore::DoStartUpload(std::string_view key, s
 Status FileStore::DoRemove(std::string_view key) {
   if (::unlink((root_ / key).c_str()) != 0) {
     const int error = errno;
-    if (MeansNotFound(error)) return Ok();
+    if (MeansNotFound(error) && !HasGone()) return Ok();
     return Failure("remove", key, error);
   }
   // Folders that have become empty go too, up to the store's own.

@@ -47,6 +47,11 @@ class FileStore final : public Store {
   Status DoRemove(std::string_view key) override;
   Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override;
 
+  // Whether the directory was there and is not any more, as a mount goes. Nothing can be said then of what it holds,
+  // and nothing may be written: it would land in the directory that the mount hides, and be lost.
+  [[nodiscard]] bool HasGone() const;
+  // Makes a directory of the bucket; the bucket's own only as long as it never was there. 0 or an errno.
+  int MakeBelow(const std::filesystem::path& directory);
   // A new name under tmp, whose directory exists.
   Result<std::filesystem::path> NewTemporary();
   // Removes what crashed writers left in tmp, once. The fresh file tells the file system's time.
@@ -60,8 +65,6 @@ class FileStore final : public Store {
   // Gives the temporary file its name, in a directory that is made if need be, and flushes that.
   Status Place(const std::filesystem::path& temporary, std::string_view key);
   Result<PutOutcome> PlaceIfAbsent(const std::filesystem::path& temporary, std::string_view key);
-  // 0 or an errno.
-  int MakeRoomFor(const std::filesystem::path& path) const;
   [[nodiscard]] int FlushNames(std::string_view key) const;
 
   const std::filesystem::path root_;

@@ -67,9 +67,14 @@ int FlushDirectory(const std::filesystem::path& directory) {
   return error == EINVAL ? 0 : error;
 }
 
-int MakeDirectories(const std::filesystem::path& directory) {
+int MakeDirectories(const std::filesystem::path& directory, const std::filesystem::path& floor) {
   constexpr mode_t kBeforeUmask = 0777;
   if (directory.empty()) return 0;
+  if (directory == floor) {
+    struct stat status {};
+    if (::stat(directory.c_str(), &status) != 0) return errno;
+    return S_ISDIR(status.st_mode) ? 0 : ENOTDIR;
+  }
   // Another process may remove an empty directory between two of our steps.
   for (int attempt = 0; attempt < 100; ++attempt) {
     if (::mkdir(directory.c_str(), kBeforeUmask) == 0) {
@@ -85,7 +90,7 @@ int MakeDirectories(const std::filesystem::path& directory) {
     }
     if (errno != ENOENT) return errno;
     if (!directory.has_parent_path() || directory.parent_path() == directory) return ENOENT;
-    if (const int error = MakeDirectories(directory.parent_path()); error != 0) return error;
+    if (const int error = MakeDirectories(directory.parent_path(), floor); error != 0) return error;
   }
   return EBUSY;
 }

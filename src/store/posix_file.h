@@ -38,8 +38,9 @@ int WriteFully(const Descriptor& file, std::uint64_t offset, std::span<const std
 int Flush(const Descriptor& file);
 int FlushDirectory(const std::filesystem::path& directory);
 
-// Makes a directory and those above it, each flushed into its parent. One that exists is fine.
-int MakeDirectories(const std::filesystem::path& directory);
+// Makes a directory and those above it, each flushed into its parent. One that exists is fine. `floor`, if given, is
+// one of them that must be there: it is not made, and ENOENT says that it has gone.
+int MakeDirectories(const std::filesystem::path& directory, const std::filesystem::path& floor = {});
 
 // A size or a time of lstat(2).
 int StatLink(const std::filesystem::path& path, struct stat* out);

@@ -50,8 +50,28 @@ TEST_F(FileStoreTest, ADirectoryThatHasGoneIsNotAnEmptyOne) {
   std::filesystem::rename(root_, away);
   ExpectError(store_.Get("b", kSmall), ErrorCode::kUnavailable);
   ExpectError(store_.Stat("a"), ErrorCode::kUnavailable);
+  ExpectError(store_.List("", "", 10), ErrorCode::kUnavailable);
+  ExpectError(store_.Remove("a"), ErrorCode::kUnavailable);
   std::filesystem::rename(away, root_);
   ExpectError(store_.Get("b", kSmall), ErrorCode::kNotFound);
+}
+
+// What is written while a mount is away would be lost under it when it comes back.
+TEST_F(FileStoreTest, ADirectoryThatHasGoneIsNotMadeAgain) {
+  ASSERT_TRUE(Succeeds(store_.Put("folder/a", BytesOf("1"))));
+  const auto upload = store_.StartUpload("folder/u", 1);
+  ASSERT_TRUE(Succeeds(upload));
+  const std::filesystem::path away = directory_ / "away";
+  std::filesystem::rename(root_, away);
+  ExpectError(store_.Put("folder/b", BytesOf("2")), ErrorCode::kUnavailable);
+  ExpectError(store_.PutIfAbsent("c", BytesOf("3")), ErrorCode::kUnavailable);
+  ExpectError(store_.StartUpload("d", 1), ErrorCode::kUnavailable);
+  ASSERT_TRUE(Succeeds(upload.value()->WritePart(0, BytesOf("5"))));
+  ExpectError(upload.value()->Finish(), ErrorCode::kUnavailable);
+  EXPECT_FALSE(std::filesystem::exists(root_));
+  std::filesystem::rename(away, root_);
+  EXPECT_TRUE(Succeeds(store_.Put("folder/b", BytesOf("2"))));
+  EXPECT_EQ(store_.PutIfAbsent("c", BytesOf("3")).value(), PutOutcome::kCreated);
 }
 
 TEST_F(FileStoreTest, AFileIsNoEmptyDirectory) {
