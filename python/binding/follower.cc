@@ -22,8 +22,8 @@
 #include "follow/mirror.h"
 #include "forks.h"
 #include "interruptible.h"
-#include "log/find_version.h"
 #include "machine.h"
+#include "runner/adopt.h"
 #include "runner/follower_id.h"
 #include "staged.h"
 
@@ -229,27 +229,18 @@ class PyFollower {
     const Machine& machine = *session.store.machine;
     WW_TRY(session.arrays, ArrayTarget::Make(std::move(arrays.arrays), *machine.kernels, *machine.pool));
     session.kept = std::move(arrays);
-    if (adopt) WW_RETURN_IF_ERROR(AdoptArrays());
+    if (adopt) WW_RETURN_IF_ERROR(AdoptByDigest(*session.run, *session.arrays));
     session.Start(*session.arrays, NewId(session.store.machine->random), std::move(options));
     return Ok();
-  }
-
-  // If the arrays hold a version already, it need not be loaded.
-  Status AdoptArrays() {
-    const Run& run = *session_->run;
-    WW_TRY(const auto newest, run.FindNewest(std::nullopt));
-    if (!newest.has_value()) return Ok();
-    WW_TRY(const Layout layout, run.ReadLayout(newest->record.layout));
-    WW_TRY(const Sha256Digest state, session_->arrays->DigestAs(layout));
-    WW_TRY(const auto version, FindVersionByState(run, state));
-    if (!version.has_value()) return Ok();
-    return session_->arrays->Adopt(HeldOf(*version), layout);
   }
 
   Status FollowMirror(const std::filesystem::path& directory, const MirrorOptions& mirror, FollowerOptions options) {
     Session& session = *session_;
     Machine& machine = *session.store.machine;
     WW_TRY(session.mirror, OpenMirror(machine.files, directory, mirror, *machine.kernels, *machine.pool));
+    if (mirror.adopt && !session.mirror->held().has_value() && !session.mirror->damage().has_value()) {
+      WW_RETURN_IF_ERROR(AdoptByDigest(*session.run, *session.mirror));
+    }
     WW_TRY(const Id id, FollowerIdOf(machine.files, directory, machine.random));
     if (options.name.empty()) options.name = DefaultFollowerName(directory);
     session.Start(*session.mirror, id, std::move(options));

@@ -1,5 +1,6 @@
 #include "publishing.h"
 
+#include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
@@ -74,9 +75,14 @@ std::function<Status()> Unchanged(const nb::object& changed) {
   if (changed.is_none()) return nullptr;
   return [&changed]() -> Status {
     const nb::gil_scoped_acquire acquire;
-    const nb::object what = changed();
-    if (what.is_none()) return Ok();
-    return Error(ErrorCode::kInvalidArgument, nb::cast<std::string>(what));
+    try {
+      const nb::object what = changed();
+      if (what.is_none()) return Ok();
+      return Error(ErrorCode::kInvalidArgument, nb::cast<std::string>(what));
+    } catch (const std::exception& error) {  // the core knows none
+      return Error(ErrorCode::kInvalidArgument,
+                   fmt::format("cannot tell whether the weights were written to meanwhile: {}", error.what()));
+    }
   };
 }
 

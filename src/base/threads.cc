@@ -1,5 +1,7 @@
 #include "base/threads.h"
 
+#include <system_error>
+
 #include "base/check.h"
 
 namespace weightwire {
@@ -7,8 +9,12 @@ namespace weightwire {
 ThreadPool::ThreadPool(std::size_t threads) {
   WW_CHECK(threads >= 1);
   workers_.reserve(threads - 1);
-  for (std::size_t worker = 1; worker < threads; ++worker) {
-    workers_.emplace_back([this, worker] { Work(worker); });
+  try {
+    for (std::size_t worker = 1; worker < threads; ++worker) {
+      workers_.emplace_back([this, worker] { Work(worker); });
+    }
+  } catch (const std::system_error&) {
+    // The system has no more to give: those that are there do the work.
   }
 }
 

@@ -18,7 +18,7 @@ class ThreadPool {
  public:
   using Body = std::function<void(std::size_t index, std::size_t worker)>;
 
-  // REQUIRES: threads >= 1.
+  // REQUIRES: threads >= 1. Has fewer, if the system does not give as many.
   explicit ThreadPool(std::size_t threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

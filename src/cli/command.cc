@@ -281,8 +281,11 @@ int RunCommand(int argc, const char* const* argv, const World& world) {
     status = ParseAndRun(argc, argv, world);
   } catch (const std::bad_alloc&) {
     status = Fail("there is not enough memory", ErrorCode::kIo);
-  } catch (const std::system_error&) {  // of fmt::print, and nothing else
-    status = Fail("cannot write to standard output", ErrorCode::kIo);
+  } catch (const std::system_error& error) {  // of fmt::print, or of a thread that cannot be started
+    const bool no_thread = error.code() == std::errc::resource_unavailable_try_again;
+    status = Fail(no_thread ? "cannot start a thread: the limit of this user or container is reached"
+                            : "cannot write to standard output",
+                  ErrorCode::kIo);
   }
   InterruptGuard::RaiseCaught();
   return status;

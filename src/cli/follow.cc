@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <utility>
 
-#include "cli/adopt.h"
 #include "cli/child.h"
 #include "cli/durations.h"
 #include "cli/format_numbers.h"
@@ -15,11 +14,13 @@
 #include "cli/live_line.h"
 #include "cli/load.h"
 #include "cli/missing_run.h"
+#include "cli/progress.h"
 #include "cli/told.h"
 #include "cli/vllm_server.h"
 #include "follow/follower.h"
 #include "follow/mirror.h"
 #include "follow/swap_mirror.h"
+#include "runner/adopt.h"
 #include "runner/follow_loop.h"
 #include "runner/follower_id.h"
 #include "store/transfer.h"
@@ -359,6 +360,7 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   }
   const Run& run = *found;
   if (options.adopt && !mirror->held().has_value() && !mirror->damage().has_value()) {
+    const Progress progress("digesting what lies there");
     WW_RETURN_IF_ERROR(AdoptByDigest(run, *mirror));
   }
   SystemRandom random;

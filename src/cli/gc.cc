@@ -29,7 +29,9 @@ void ReportJson(const GcCommandOptions& options, const Collector& collector) {
   json["removed"] = ToJsonOutput(progress.removed);
   json["living_leases"] = progress.living_leases;
   json["damaged_leases"] = progress.damaged_leases;
+  json["tidied"] = ToJsonOutput(progress.tidied);
   json["more"] = progress.more;
+  json["held_back"] = progress.held_back;
   json["keys"] = JsonOutput::array();
   for (const Removal& removal : collector.may_go()) json["keys"].push_back(removal.key);
   PrintJson(json);
@@ -53,13 +55,11 @@ void ReportText(const GcCommandOptions& options, const Collector& collector) {
     fmt::print("removed          {}\n", Amount(progress.removed));
   }
   if (progress.kept_by_leases.objects > 0) {
-    fmt::print("kept by leases   {} ({} of {} alive)\n", Amount(progress.kept_by_leases), progress.living_leases,
+    fmt::print("kept by leases   {} ({} {} alive)\n", Amount(progress.kept_by_leases), progress.living_leases,
                progress.living_leases == 1 ? "follower" : "followers");
   }
-  if (progress.damaged_leases > 0) {
-    fmt::print("{} cannot be read: nothing goes while one of them may be alive\n",
-               progress.damaged_leases == 1 ? "one lease" : fmt::format("{} leases", progress.damaged_leases));
-  }
+  if (progress.tidied.objects > 0) fmt::print("tidied up        {}\n", Amount(progress.tidied));
+  if (!progress.held_back.empty()) fmt::print("{}\n", progress.held_back);
   if (progress.more) fmt::print("There is more than one pass removes: run it again.\n");
 }
 

@@ -45,12 +45,15 @@ void ReportText(const VerifyOptions& options, const VerifyReport& report) {
 Status RunVerify(const VerifyOptions& options, const World& world) {
   WW_TRY(const Machine machine, Machine::Make(options.threads));
   WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
-  WW_TRY(const KnownRecord newest, ReadVersion(opened.run, std::nullopt));
   Verifier verifier(opened.run, options.from, *machine.kernels, *machine.pool);
   const InterruptGuard interrupt;
+  // It finds the newest version by itself, even if some records are damaged.
+  WW_RETURN_IF_ERROR(WithPatience(interrupt, [&]() -> Result<bool> {
+    WW_RETURN_IF_ERROR(verifier.Step());
+    return verifier.report().newest.has_value();
+  }));
   {
-    Progress progress("verifying " + options.run,
-                      newest.record.version + 1 - std::min(newest.record.version, options.from));
+    Progress progress("verifying " + options.run, *verifier.report().newest + 1 - options.from);
     Version at = options.from;
     WW_RETURN_IF_ERROR(WithPatience(interrupt, [&]() -> Result<bool> {
       WW_TRY(const bool done, verifier.Step());

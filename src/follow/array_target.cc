@@ -185,7 +185,9 @@ Result<std::unique_ptr<TargetLoad>> ArrayTarget::BeginLoad(std::span<const Ancho
 }
 
 Status ArrayTarget::CheckArrays() {
-  WW_CHECK(loaded_ == nullptr && state_.held.has_value());
+  if (loaded_ != nullptr || !state_.held.has_value()) {
+    return Error(ErrorCode::kInvalidArgument, "the arrays hold no version yet that could be checked");
+  }
   WW_TRY(const std::vector<Digest> digests, DigestsAs(*state_.layout, places_));
   if (digests == state_.digests) return Ok();
   return Error(

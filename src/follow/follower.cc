@@ -177,7 +177,10 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
                  fmt::format("{} ({})", planned.error().message(), why->message()));
   }
   const Way& way = planned.value();
-  if (!way.anchor.has_value()) return FollowerStep::kPlan;
+  if (!way.anchor.has_value()) {
+    wanted_anchor_.reset();  // one that was wanted before has been marked or has gone meanwhile
+    return FollowerStep::kPlan;
+  }
   const AnchorManifest& manifest = way.anchor->manifest;
   wanted_anchor_ = manifest.name;
   if (options_.keep_lease && !lease_trouble_.has_value() && leased_anchor_ != wanted_anchor_) {

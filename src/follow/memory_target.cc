@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "codec/state.h"
@@ -11,6 +12,8 @@
 namespace weightwire {
 namespace {
 
+// Of all files: no machine has as much memory, and sums stay far from 2^64.
+constexpr std::uint64_t kMaxStateBytes = std::uint64_t{1} << 46;
 constexpr std::string_view kWeightsEnding = ".safetensors";
 
 Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
@@ -24,12 +27,12 @@ class MemoryLoad final : public TargetLoad {
     for (const AnchorFile& file : files) {
       names_.push_back(file.name);
       const bool wanted = file.name.ends_with(kWeightsEnding);
-      files_.push_back(std::make_shared<std::vector<std::uint8_t>>(wanted ? file.size_bytes : 0));
+      files_.push_back(std::make_shared<UnfilledVector<std::uint8_t>>(wanted ? file.size_bytes : 0));
     }
   }
 
   Status WriteAt(std::size_t file, std::uint64_t offset, std::span<const std::uint8_t> bytes) override {
-    std::vector<std::uint8_t>& to = *files_[file];
+    UnfilledVector<std::uint8_t>& to = *files_[file];
     if (!names_[file].ends_with(kWeightsEnding)) return Ok();
     WW_CHECK(offset <= to.size() && bytes.size() <= to.size() - offset);
     std::copy(bytes.begin(), bytes.end(), to.begin() + static_cast<std::ptrdiff_t>(offset));
@@ -90,7 +93,8 @@ class MemoryLoad final : public TargetLoad {
 
   MemoryTarget& target_;
   std::vector<std::string> names_;
-  std::vector<std::shared_ptr<std::vector<std::uint8_t>>> files_;
+  // Memory that nothing was written to yet takes none: a size that is a lie ends with the object, not with the machine.
+  std::vector<std::shared_ptr<UnfilledVector<std::uint8_t>>> files_;
 };
 
 Result<StateView> MemoryTarget::View() {
@@ -114,7 +118,7 @@ Status MemoryTarget::Apply(const std::shared_ptr<const StagedChange>& change, co
     if (const auto origin = change->Origin(i); origin.has_value() && !is_new) {
       next.tensors[i] = state_.tensors[*origin];
     } else {
-      next.storage.push_back(std::make_shared<std::vector<std::uint8_t>>(next.layout->byte_size(i)));
+      next.storage.push_back(std::make_shared<UnfilledVector<std::uint8_t>>(next.layout->byte_size(i)));
       next.tensors[i] = {std::span(*next.storage.back())};
     }
   }
@@ -140,7 +144,21 @@ Status MemoryTarget::Undo() {
 }
 
 Result<std::unique_ptr<TargetLoad>> MemoryTarget::BeginLoad(std::span<const AnchorFile> files) {
-  return std::unique_ptr<TargetLoad>(std::make_unique<MemoryLoad>(*this, files));
+  std::uint64_t bytes = 0;
+  for (const AnchorFile& file : files) {
+    if (file.size_bytes > kMaxStateBytes - bytes) {
+      return Error(ErrorCode::kLimit,
+                   fmt::format("the files of the anchor have more than {} bytes, the limit for one that is loaded into "
+                               "memory",
+                               kMaxStateBytes));
+    }
+    bytes += file.size_bytes;
+  }
+  try {
+    return std::unique_ptr<TargetLoad>(std::make_unique<MemoryLoad>(*this, files));
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::kIo, fmt::format("there is no memory for the {} bytes of the anchor's files", bytes));
+  }
 }
 
 Status MemoryTarget::Check() {

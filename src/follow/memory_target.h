@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "base/unfilled_vector.h"
 #include "codec/kernels.h"
 #include "follow/target.h"
 
 namespace weightwire {
 
+// Thread safety: one thread at a time.
 class MemoryTarget final : public Target {
  public:
   // `kernels` and `pool` must outlive it.
@@ -39,7 +41,7 @@ class MemoryTarget final : public Target {
     // Where a tensor lies; a tied one may lie in several places.
     std::vector<std::vector<std::span<std::uint8_t>>> tensors;
     std::vector<Digest> digests;
-    std::vector<std::shared_ptr<std::vector<std::uint8_t>>> storage;
+    std::vector<std::shared_ptr<UnfilledVector<std::uint8_t>>> storage;
   };
 
   const Kernels& kernels_;

@@ -472,7 +472,11 @@ Status MirrorInPlace::SaveBeside(const Layout& layout, const std::vector<Digest>
 
 Status MirrorInPlace::Check() {
   WW_RETURN_IF_ERROR(CheckUsable());
-  WW_CHECK(content_.has_value());
+  if (damage_.has_value()) return *damage_;
+  if (!content_.has_value()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{} holds no version yet that could be checked", directory_.string()));
+  }
   // Opened anew, which also compares the tensors that are held under several names.
   const auto opened = MirrorContent::Open(files_, directory_, std::make_shared<const Layout>(content_->layout()));
   if (!opened.ok()) return LoadAnew(directory_, opened.error().message());

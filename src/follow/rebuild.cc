@@ -8,17 +8,20 @@ Status Rebuild(const Run& run, Version version, Target& target, const Id& id, co
                const FollowerTools& tools) {
   Follower follower(run, target, id, options, tools);
   follower.StandStill(version, /*back=*/true);
-  for (;;) {
-    WW_TRY(const FollowerStep step, follower.Step());
-    const bool there = target.held().has_value() && target.held()->version == version;
-    if (there && !follower.HasStaged()) break;
-    if (step == FollowerStep::kUpToDate) {
-      return Error(ErrorCode::kNotFound, fmt::format("there is no version {} in {}", version, run.store().Name()));
+  const auto go = [&]() -> Status {
+    for (;;) {
+      WW_TRY(const FollowerStep step, follower.Step());
+      const bool there = target.held().has_value() && target.held()->version == version;
+      if (there && !follower.HasStaged()) return Ok();
+      if (step == FollowerStep::kUpToDate) {
+        return Error(ErrorCode::kNotFound, fmt::format("there is no version {} in {}", version, run.store().Name()));
+      }
     }
-  }
-  // The bits are there. A lease that cannot be taken away expires.
+  };
+  Status rebuilt = go();
+  // Whatever came of it: who tries again may do so under another name. A lease that cannot be taken away expires.
   static_cast<void>(follower.Leave());
-  return Ok();
+  return rebuilt;
 }
 
 }  // namespace weightwire

@@ -52,7 +52,11 @@ class SwapMirror final : public Mirror {
     return current_ ? current_->damage() : no_damage_;
   }
   [[nodiscard]] Result<StateView> View() override { return current_->View(); }
-  [[nodiscard]] Status Check() override { return current_->Check(); }
+  [[nodiscard]] Status Check() override {
+    if (current_) return current_->Check();
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{} holds no version yet that could be checked", directory_.string()));
+  }
   Status Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) override;
   Status Settle() override { return current_ ? current_->Settle() : Ok(); }
   [[nodiscard]] bool settled() const override { return !current_ || current_->settled(); }

@@ -90,7 +90,10 @@ Status Verifier::Begin() {
   } else {
     return found.error();
   }
-  if (!newest.has_value() || *newest < from_) {
+  if (!newest.has_value()) {
+    return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version yet", run_.store().Name()));
+  }
+  if (*newest < from_) {
     return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version {}", run_.store().Name(), from_));
   }
   WW_TRY(anchors_, run_.ListAnchors(from_));

@@ -76,6 +76,11 @@ Result<GcStep> Collector::Step() {
   return GcStep{GcStep::What::kDone, {}, ""};
 }
 
+GcStep Collector::HeldBack(std::string why) {
+  progress_.held_back = why;
+  return Done(std::move(why));
+}
+
 GcStep Collector::Done(std::string text) {
   phase_ = Phase::kDone;
   return {GcStep::What::kDone, {}, std::move(text)};
@@ -88,13 +93,13 @@ Result<GcStep> Collector::Begin() {
   // The clock first: what is put meanwhile looks young.
   WW_TRY(now_, run_.store().Now());
   WW_TRY(const auto newest, run_.FindNewest(std::nullopt));
-  if (!newest.has_value()) return Done("the run has no versions");
+  if (!newest.has_value()) return HeldBack("the run has no versions");
   WW_TRY(const auto marks, run_.ReadMarksWithTimes());
   WW_TRY(leases_, run_.ReadLivingLeases());
   progress_.living_leases = leases_.leases.size();
   progress_.damaged_leases = leases_.damaged.size();
   if (!leases_.damaged.empty()) {
-    return Done(
+    return HeldBack(
         fmt::format("nothing may go: {} cannot be read and may be a living lease; it counts until it is {} "
                     "seconds old",
                     leases_.damaged.front().key, kMaxLeaseSeconds));
@@ -207,7 +212,7 @@ Result<GcStep> Collector::Examine() {
     return Worked(fmt::format("looked at {}", AnchorFolder(unexamined->name)));
   }
   if (!kept_.deltas_after.has_value()) {
-    return Done(
+    return HeldBack(
         fmt::format("nothing may go: no whole anchor leads to version {}; whoever holds it can write one with "
                     "`weightwire anchor`",
                     versions_.newest));
@@ -352,7 +357,7 @@ Result<GcStep> Collector::WaitForGrace() {
   const auto mark = run_.store().Stat(MarkKey(mark_id_));
   if (!mark.ok()) {
     if (mark.error().code() != ErrorCode::kNotFound) return mark.error();
-    return Done(fmt::format("{} is gone: somebody else has done the work, or wants it left", MarkKey(mark_id_)));
+    return HeldBack(fmt::format("{} is gone: somebody else has done the work, or wants it left", MarkKey(mark_id_)));
   }
   if (wait_for_grace_) {
     WW_TRY(const WallTime now, run_.store().Now());

@@ -59,7 +59,8 @@ struct GcProgress {
   std::uint64_t living_leases = 0;
   // A lease that cannot be read may need anything: as long as it may be alive, nothing goes.
   std::uint64_t damaged_leases = 0;
-  bool more = false;  // there is more than one mark names: collect again
+  bool more = false;      // there is more than one mark names: collect again
+  std::string held_back;  // why nothing may go at all, or nobody knows whether; empty if nothing stood in the way
 };
 
 // One pass over a run. One thread at a time; `random` must outlive it, and the run's store too.
@@ -133,6 +134,8 @@ class Collector {
   [[nodiscard]] bool IsLeased(const Removal& removal) const;
   [[nodiscard]] bool IsFull() const;
   GcStep SurveyDone();
+  // Ends it before its end, and says why.
+  GcStep HeldBack(std::string why);
   GcStep Done(std::string text);
 
   const Run run_;

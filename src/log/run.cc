@@ -260,10 +260,14 @@ Result<std::vector<KnownMark>> Run::ReadMarksWithTimes() const {
     const auto bytes = store_->Get(object.key, kMaxMarkBytes);
     if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;  // done meanwhile
     if (!bytes.ok()) return bytes.error();
+    // What it names may go at any time, and nobody knows what that is: so nothing can be relied on.
+    const auto damaged = [&](const Error& why) {
+      return Corrupt(fmt::format("{}; remove it if no gc is at work", why.In(In(object.key, *store_)).message()));
+    };
     auto mark = ParseMark(TextOf(bytes.value()));
-    if (!mark.ok()) return mark.error().In(In(object.key, *store_));
-    WW_RETURN_IF_ERROR(CheckRun(mark.value().run, wire_));
-    if (object.key != MarkKey(mark.value().id)) return Corrupt("it is another mark").In(In(object.key, *store_));
+    if (!mark.ok()) return damaged(mark.error());
+    if (const Status ours = CheckRun(mark.value().run, wire_); !ours.ok()) return damaged(ours.error());
+    if (object.key != MarkKey(mark.value().id)) return damaged(Corrupt("it is another mark"));
     marks.push_back({std::move(mark).value(), object.last_modified});
   }
   return marks;

@@ -6,25 +6,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "publish/anchor_policy.h"
 
 namespace weightwire {
-namespace {
-
-// Whether `bytes` exceeds that share of the model, however large the numbers are that the user gave.
-bool IsMoreThan(std::uint64_t bytes, std::uint64_t percent, std::uint64_t model_bytes) {
-  std::uint64_t hundredths = 0;
-  std::uint64_t rest = 0;
-  std::uint64_t share = 0;
-  if (__builtin_mul_overflow(model_bytes / 100, percent, &hundredths) ||
-      __builtin_mul_overflow(model_bytes % 100, percent, &rest) ||
-      __builtin_add_overflow(hundredths, rest / 100, &share)) {
-    return false;
-  }
-  return bytes > share;
-}
-
-}  // namespace
-
 Pipeline::Pipeline(PipelineOptions options, const Id& run, const Id& writer, bool has_spool,
                    std::optional<KnownRecord> newest, std::optional<KnownAnchor> anchor,
                    MakeAnchorWriter make_anchor_writer)
@@ -143,17 +127,9 @@ Ticket Pipeline::Enqueue(Draft draft, MonotonicTime now) {
 
 void Pipeline::PlanAnchor(const Entry& entry) {
   if (!entry.draft.has_delta || anchor_.has_value() || NeedsAnchor() != nullptr) return;
-  const bool wanted = options_.anchor_every != 0 || options_.anchor_percent != 0;
-  bool due = wanted && !newest_anchor_.has_value();
-  if (newest_anchor_.has_value()) {
-    const AnchorManifest& last = newest_anchor_->manifest;
-    const std::uint64_t since = entry.delta_bytes - std::min(entry.delta_bytes, last.delta_bytes);
-    const Version versions = entry.draft.version - std::min(entry.draft.version, last.name.version);
-    due =
-        (options_.anchor_every != 0 && versions >= options_.anchor_every) ||
-        (options_.anchor_percent != 0 && IsMoreThan(since, options_.anchor_percent, entry.draft.layout->total_bytes()));
-  }
-  if (!due) return;
+  const AnchorPolicy policy{options_.anchor_every, options_.anchor_percent};
+  const std::uint64_t model_bytes = entry.draft.layout->total_bytes();
+  if (!IsAnchorDue(policy, newest_anchor_, entry.draft.version, entry.delta_bytes, model_bytes)) return;
   anchor_ = Anchor{};
   anchor_->version = entry.draft.version;
   anchor_->state = entry.draft.state;

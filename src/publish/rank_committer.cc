@@ -10,6 +10,7 @@
 #include "codec/state.h"
 #include "log/fields.h"
 #include "log/wire.h"
+#include "publish/anchor_policy.h"
 #include "publish/piece_writer.h"
 #include "publish/record_commit.h"
 #include "publish/writer_start.h"
@@ -303,6 +304,8 @@ Result<std::optional<CommitJob>> RankCommitter::MakeVersion() {
   record.delta = std::move(parts);
   record.chain = newest_->record.chain;
   if (newest_anchor_.has_value()) record.anchor = newest_anchor_->Ref();
+  // What no reader takes must not become a version: nothing could come after it.
+  if (const auto readable = ParseRecord(ToJson(record)); !readable.ok()) return readable.error();
   return std::optional(std::move(job));
 }
 
@@ -456,15 +459,9 @@ void RankCommitter::StartAnchor(const Record& record, MonotonicTime now) {
 }
 
 bool RankCommitter::AnchorIsDue(const Record& record, std::uint64_t model_bytes, MonotonicTime now) const {
-  if (anchor_.has_value() || (options_.anchor_every == 0 && options_.anchor_percent == 0)) return false;
-  if (now < no_anchor_before_) return false;
-  if (!newest_anchor_.has_value()) return true;
-  const AnchorManifest& last = newest_anchor_->manifest;
-  const std::uint64_t since = record.delta_bytes - std::min(record.delta_bytes, last.delta_bytes);
-  const std::uint64_t share =
-      model_bytes / 100 * options_.anchor_percent + model_bytes % 100 * options_.anchor_percent / 100;
-  return (options_.anchor_every != 0 && record.version >= last.name.version + options_.anchor_every) ||
-         (options_.anchor_percent != 0 && since > share);
+  if (anchor_.has_value() || now < no_anchor_before_) return false;
+  const AnchorPolicy policy{options_.anchor_every, options_.anchor_percent};
+  return IsAnchorDue(policy, newest_anchor_, record.version, record.delta_bytes, model_bytes);
 }
 
 std::optional<CompleteJob> RankCommitter::NextComplete(MonotonicTime now) {

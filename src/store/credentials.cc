@@ -54,6 +54,7 @@ Result<Credentials> ParseAnswer(const HttpAnswer& answer, std::string_view whose
 // What an http:// address of the container service may start with: nothing that leaves the machine.
 bool IsLocalService(std::string_view url) {
   const std::string_view origin = OriginOf(url);
+  if (origin.find('@') != std::string_view::npos) return false;  // the host is what comes after it
   for (const std::string_view host : {"http://127.0.0.1", "http://localhost", "http://[::1]", "http://169.254.170.2",
                                       "http://169.254.170.23", "http://[fd00:ec2::23]"}) {
     if (origin == host || (origin.starts_with(host) && origin[host.size()] == ':')) return true;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "store/key.h"
@@ -24,6 +25,7 @@ namespace {
 constexpr std::uint64_t kMaxPageBytes = 16 << 20;
 // The Hub's order is not ours, so a list is gathered as a whole.
 constexpr std::size_t kMaxGatheredEntries = 1'000'000;
+constexpr std::size_t kMaxPages = 20'000;
 
 // The address in a header like: Link: <https://…>; rel="next"
 std::string NextPage(std::string_view link) {
@@ -179,6 +181,7 @@ Result<std::vector<ObjectInfo>> HfHubStore::DoList(std::string_view prefix, std:
                             folder.empty() ? "" : "/", PercentEncode(folder, Slashes::kKeep));
   request.max_body_bytes = kMaxPageBytes;
   std::vector<ObjectInfo> objects;
+  std::set<std::string> pages;
   while (!request.url.empty()) {
     WW_TRY(const HttpAnswer answer, Send(request, "list", prefix));
     if (answer.status == 404) break;  // no such folder
@@ -193,6 +196,10 @@ Result<std::vector<ObjectInfo>> HfHubStore::DoList(std::string_view prefix, std:
     // The token goes with it, so it must be the same host.
     if (!next.empty() && OriginOf(next) != OriginOf(options_.endpoint)) {
       return Error(ErrorCode::kCorrupt, fmt::format("cannot list {}: the next page is on another host", Name()));
+    }
+    // They may lead in a circle; a page that holds nothing but folders alone is no sign of it.
+    if (!next.empty() && (!pages.insert(next).second || pages.size() > kMaxPages)) {
+      return Error(ErrorCode::kCorrupt, fmt::format("cannot list {}: the store's pages do not go on", Name()));
     }
     request.url = std::move(next);
   }

@@ -516,6 +516,38 @@ TEST_F(FollowerTest, WhatAMarkNamesCountsAsGone) {
   EXPECT_THAT(store_.requests, Not(Contains(HasSubstr("read " + AnchorFolder(second.name)))));
 }
 
+// It would keep gc from removing anything since that anchor, as long as the follower lives.
+TEST_F(FollowerTest, ALeaseDoesNotGoOnNamingAnAnchorThatWasNotTaken) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  for (int i = 0; i < 3; ++i) maker_.Publish();
+  const AnchorRef anchor = maker_.AddAnchor(2);
+  // The deltas are away, so the anchor is wanted; while the lease for it is put, it is marked, and the deltas are back.
+  bool marked = false;
+  store_.fail = [&](std::string_view call, std::string_view key) -> std::optional<Error> {
+    if (key.starts_with("deltas/") && !marked) return Error(ErrorCode::kNotFound, "away for now");
+    if (call == "put" && key.starts_with("leases/") && !marked) {
+      marked = true;
+      const Mark mark{maker_.run().wire().run, NewId(maker_.random()), {AnchorFolder(anchor.name)}};
+      const std::string text = ToJson(mark);
+      EXPECT_TRUE(store_.Put(MarkKey(mark.id), {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}).ok());
+    }
+    return std::nullopt;
+  };
+  while (!marked) static_cast<void>(follower.Step());
+  store_.fail = nullptr;
+  EXPECT_FALSE(follower.Step().ok());  // there is no way, as far as it knows
+  Run_(follower);
+  ExpectHolds(3);
+  clock_.Advance(std::chrono::seconds(400));
+  Run_(follower);
+  const auto leases = maker_.run().ReadLeases(nullptr).value();
+  ASSERT_EQ(leases.size(), 1U);
+  EXPECT_EQ(leases[0].lease.needs_anchor, std::nullopt);
+  EXPECT_EQ(leases[0].lease.needs_from, Version{3});
+}
+
 TEST_F(FollowerTest, WithoutTheRightToWriteItFollowsWithoutALease) {
   maker_.Publish();
   store_.fail = [](std::string_view call, std::string_view) -> std::optional<Error> {
@@ -713,6 +745,8 @@ TEST_F(FollowerTest, AnyVersionCanBeRebuilt) {
                                  {&clock_, &maker_.kernels(), &maker_.pool()});
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code(), ErrorCode::kNotFound);
+  // Each would hold gc back for as long as it lives.
+  EXPECT_TRUE(maker_.run().ReadLeases(nullptr).value().empty());
 }
 
 }  // namespace

@@ -362,6 +362,7 @@ TEST_F(RunTest, MarksAreReadOrTheErrorIsSaid) {
   EXPECT_EQ(run.ReadMarks().value(), std::vector<Mark>{mark});
   PutText("gc/x.json", "damaged");
   ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, "gc/x.json");
+  ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, "remove it if no gc is at work");
   PutText("gc/x.json", ToJson(mark));
   ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, "another mark");
   mark.run = NewId(random_);

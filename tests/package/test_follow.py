@@ -55,6 +55,27 @@ def test_arrays_change_only_when_told_to_and_then_exactly(bucket):
         assert follower.version == 1
 
 
+def test_a_check_of_a_target_that_holds_nothing_is_refused(bucket, tmp_path):
+    publish(bucket, small_state())
+    with ww.Follower(bucket, zeros_like(small_state())) as follower:
+        with pytest.raises(ww.InvalidArgumentError, match="hold no version yet"):
+            follower.check()
+        follower.poll()  # loaded, and not yet in the arrays
+        with pytest.raises(ww.InvalidArgumentError, match="hold no version yet"):
+            follower.check()
+    with ww.Follower(bucket, tmp_path / "mirror") as follower:
+        with pytest.raises(ww.InvalidArgumentError, match="holds no version yet"):
+            follower.check()
+
+
+def test_a_directory_that_holds_a_version_is_recognized(bucket, tmp_path, weightwire_command):
+    publish(bucket, small_state())
+    subprocess.run([weightwire_command, "checkout", bucket, tmp_path / "there"], check=True, capture_output=True)
+    with ww.Follower(bucket, tmp_path / "there", adopt=True) as follower:
+        assert follower.version == 0
+        assert follower.poll() is None
+
+
 def test_the_last_update_can_be_taken_back(bucket):
     first, second = small_state(), changed(small_state(), 3)
     publish(bucket, first)

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "publish/world.h"
+#include "publish/writer_start.h"
 
 namespace weightwire::testing {
 namespace {
@@ -236,6 +237,25 @@ TEST_P(PublisherTest, AnchorsComeByPolicyWithoutDelayingDeltas) {
   process.MustPublish(models[0], 99);
   process.WorkUntilIdle();
   EXPECT_EQ(ReadWholeRun(world.bucket).back().known.record.anchor->name, anchors.value()[2]);
+}
+
+// A reader of the old records refuses it; named anew, readers of the next ones would take it.
+TEST_P(PublisherTest, AnAnchorThatIsNotWhatItsRecordsSayIsNotNamedAgain) {
+  World world;
+  Process first(world, Options());
+  ASSERT_TRUE(first.Open().ok());
+  first.MustPublish(SmallModel(1), 0);
+  first.MustPublish(Trained(SmallModel(1), 1), 1);
+  first.WorkUntilIdle();
+  const auto run = Run::Open(world.bucket).value();
+  const Record newest = run.FindNewest(std::nullopt).value()->record;
+  ASSERT_TRUE(newest.anchor.has_value());
+  const std::string key = AnchorFolder(newest.anchor->name) + "anchor.json";
+  auto text = world.bucket.Get(key, kMaxPutBytes).value();
+  text.insert(text.begin() + 1, ' ');
+  ASSERT_TRUE(world.bucket.Put(key, text).ok());
+  ASSERT_TRUE(run.ReadAnchor(newest.anchor->name).ok());
+  EXPECT_FALSE(FindNewestAnchor(run, newest).value().has_value());
 }
 
 TEST_P(PublisherTest, AnAnchorIsDueWhenTheDeltasAddUp) {

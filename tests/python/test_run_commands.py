@@ -613,6 +613,14 @@ def test_gc_removes_what_nobody_needs(tmp_path):
     refused(NOT_FOUND, "no way to version 3", "checkout", f"{run}@3", tmp_path / "out")
 
 
+def test_gc_says_why_nothing_may_go(tmp_path):
+    run = long_run(tmp_path, 3)
+    for anchor in run.glob("anchors/*/*/anchor.json"):
+        anchor.unlink()
+    assert "`weightwire anchor`" in succeed("gc", run, "--min-age", "0")
+    assert "no whole anchor leads to version 2" in succeed_json("gc", run, "--min-age", "0")["held_back"]
+
+
 def test_gc_that_is_interrupted_takes_its_mark_back_and_says_so(tmp_path):
     run = long_run(tmp_path, 7)
     before = snapshot(run)
@@ -629,6 +637,7 @@ def test_gc_leaves_what_a_lease_needs(tmp_path):
     process = start("follow", run, tmp_path / "mirror", "--stand-still", 3, "--poll", "600s")
     wait_for(process, "version 3 ")
     assert succeed_json("leases", run)["leases"][0]["alive"]
+    assert "(1 follower alive)" in succeed("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
     kept = succeed_json("gc", run, "--min-age", "0", "--grace", "0", "--keep-anchors", 2)
     assert kept["kept_by_leases"]["objects"] > 0 and kept["living_leases"] == 1
     assert end(process)[0] == 0
@@ -684,6 +693,19 @@ def test_verify_finds_damage(run):
     result = weightwire("verify", run, "--json")
     assert result.returncode == CORRUPT
     assert part.name in json.loads(result.stdout)["damage"][0]
+
+
+def test_verify_looks_at_everything_else_if_a_record_is_damaged(run):
+    for version in range(4):
+        (record,) = run.glob(f"versions/{version:020}.json")
+        good = record.read_bytes()
+        record.write_bytes(good[:-1])
+        result = weightwire("verify", run, "--json")
+        assert result.returncode == CORRUPT
+        report = json.loads(result.stdout)
+        assert report["newest"] == 3 and report["records"] == 3
+        assert any(record.name in sentence for sentence in report["damage"])
+        record.write_bytes(good)
 
 
 def test_watching_the_log(run, tmp_path):

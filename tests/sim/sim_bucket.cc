@@ -57,11 +57,11 @@ bool Bucket::PutIfAbsent(std::string_view key, std::span<const std::uint8_t> byt
   return true;
 }
 
-void Bucket::Remove(std::string_view key, std::optional<std::uint64_t> leases_read_at) {
+void Bucket::Remove(std::string_view key, const std::optional<LeaseReads>& reads) {
   if (IsForEver(key)) world_.Violation(fmt::format("{} was removed", key));
   if (objects_.contains(key) && (PlaceOfPart(key).has_value() || AnchorOfKey(key).has_value())) {
-    if (!leases_read_at.has_value()) world_.Violation(fmt::format("{} was removed without a look at the leases", key));
-    CheckLeases(key, leases_read_at.value_or(world_.now()));
+    if (!reads.has_value()) world_.Violation(fmt::format("{} was removed without a look at the leases", key));
+    CheckLeases(key, reads.value_or(LeaseReads{world_.now(), {}}));
   }
   if (objects_.erase(std::string(key)) != 0) removed_.emplace(key);
   if (key.starts_with(kLeasesPrefix)) {
@@ -69,16 +69,22 @@ void Bucket::Remove(std::string_view key, std::optional<std::uint64_t> leases_re
   }
 }
 
-void Bucket::CheckLeases(std::string_view key, std::uint64_t leases_read_at) {
+void Bucket::CheckLeases(std::string_view key, const LeaseReads& reads) {
   for (const auto& [name, history] : leases_) {
-    // The lease as it was when the leases were read. It is alive if it was then.
-    const LeaseEvent* then = nullptr;
-    for (const LeaseEvent& event : history) {
-      if (event.at <= leases_read_at) then = &event;
+    // A lease counts if it asked for the object both when the leases were listed and when it was read. One that was
+    // renewed in between may ask for less; one that was dead before was put after the mark, which its follower sees.
+    const auto asks = [&](std::uint64_t at) {
+      const LeaseEvent* then = nullptr;
+      for (const LeaseEvent& event : history) {
+        if (event.at <= at) then = &event;
+      }
+      return then != nullptr && then->lease.has_value() && IsAlive(*then->lease, then->time, world_.clock().Wall()) &&
+             Needs(*then->lease, key);
+    };
+    const auto got = reads.got_at.find(name);
+    if (asks(reads.listed_at) && (got == reads.got_at.end() || asks(got->second))) {
+      world_.Violation(fmt::format("{} was removed, which {} needs", key, name));
     }
-    if (then == nullptr || !then->lease.has_value()) continue;
-    if (!IsAlive(*then->lease, then->time, world_.clock().Wall())) continue;
-    if (Needs(*then->lease, key)) world_.Violation(fmt::format("{} was removed, which {} needs", key, name));
   }
 }
 
@@ -138,6 +144,9 @@ Result<WallTime> BucketClient::Now() {
 
 Result<std::vector<std::uint8_t>> BucketClient::DoGet(std::string_view key, std::uint64_t max_bytes) {
   WW_RETURN_IF_ERROR(Send("get", key));
+  if (lease_reads_.has_value() && key.starts_with(kLeasesPrefix)) {
+    lease_reads_->got_at[std::string(key)] = machine_.world().now();
+  }
   const auto at = bucket_.objects().find(key);
   if (at == bucket_.objects().end()) return ObjectNotFound(key, *this);
   if (at->second.bytes.size() > max_bytes) return ObjectTooLarge(key, *this, at->second.bytes.size(), max_bytes);
@@ -188,7 +197,7 @@ Result<ObjectInfo> BucketClient::DoStat(std::string_view key) {
 Result<std::vector<ObjectInfo>> BucketClient::DoList(std::string_view prefix, std::string_view start_after,
                                                      std::size_t limit) {
   WW_RETURN_IF_ERROR(Send("list", prefix));
-  if (prefix == kLeasesPrefix) leases_read_at_ = machine_.world().now();
+  if (prefix == kLeasesPrefix) lease_reads_ = Bucket::LeaseReads{machine_.world().now(), {}};
   std::vector<ObjectInfo> found;
   for (auto at = bucket_.objects().upper_bound(start_after); at != bucket_.objects().end(); ++at) {
     if (!at->first.starts_with(prefix)) {
@@ -204,7 +213,7 @@ Result<std::vector<ObjectInfo>> BucketClient::DoList(std::string_view prefix, st
 Status BucketClient::DoRemove(std::string_view key) {
   WW_RETURN_IF_ERROR(Send("remove", key));
   const Fate fate = WriteFate();
-  if (fate == Fate::kAnswered || fate == Fate::kLostDone) bucket_.Remove(key, leases_read_at_);
+  if (fate == Fate::kAnswered || fate == Fate::kLostDone) bucket_.Remove(key, lease_reads_);
   if (fate != Fate::kAnswered) return Error(ErrorCode::kUnknownOutcome, "the answer was lost");
   return Ok();
 }

@@ -41,8 +41,13 @@ class Bucket {
 
   void Put(std::string_view key, std::span<const std::uint8_t> bytes);
   [[nodiscard]] bool PutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes);
-  // `leases_read_at` is when the remover last read the leases (World::now), if it ever did.
-  void Remove(std::string_view key, std::optional<std::uint64_t> leases_read_at);
+  // When somebody last read the leases (World::now): their list, and then each.
+  struct LeaseReads {
+    std::uint64_t listed_at = 0;
+    std::map<std::string, std::uint64_t, std::less<>> got_at;
+  };
+  // `reads` are the remover's, if it ever looked.
+  void Remove(std::string_view key, const std::optional<LeaseReads>& reads);
 
   // A write whose sender has given up on it, and that arrives after all.
   void Later(std::string key, std::vector<std::uint8_t> bytes, bool only_if_absent);
@@ -61,7 +66,7 @@ class Bucket {
   };
 
   void Store(std::string_view key, std::span<const std::uint8_t> bytes);
-  void CheckLeases(std::string_view key, std::uint64_t leases_read_at);
+  void CheckLeases(std::string_view key, const LeaseReads& reads);
 
   World& world_;
   std::map<std::string, Object, std::less<>> objects_;
@@ -105,7 +110,7 @@ class BucketClient final : public weightwire::Store {
   const std::chrono::nanoseconds longest_outage_;
   std::chrono::nanoseconds down_until_{0};
   bool unplugged_ = false;
-  std::optional<std::uint64_t> leases_read_at_;
+  std::optional<Bucket::LeaseReads> lease_reads_;
 };
 
 }  // namespace weightwire::sim

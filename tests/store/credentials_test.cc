@@ -168,8 +168,10 @@ TEST_F(CredentialsTest, TheContainersServiceMustBeNear) {
   const auto far = Get();
   ExpectError(far, ErrorCode::kRefused);
   EXPECT_THAT(far.error().message(), ::testing::Not(::testing::HasSubstr("containertoken")));
-  variables_["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = "http://127.0.0.1.example.com/steal";
-  ExpectError(Get(), ErrorCode::kRefused);
+  for (const char* trick : {"http://127.0.0.1.example.com/steal", "http://127.0.0.1:80@example.com/steal"}) {
+    variables_["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = trick;
+    ExpectError(Get(), ErrorCode::kRefused);
+  }
 }
 
 TEST_F(CredentialsTest, TheMachinesServiceIsAskedByItsSecondVersion) {

@@ -85,7 +85,7 @@ class HfHubStoreTest : public ::testing::Test {
       for (std::size_t i = start; i < std::min(all.size(), start + 2); ++i) page.push_back(all[i]);
       if (start + 2 < all.size()) {
         reply.headers["Link"] = "<" + (next_host_.empty() ? hub_.Url() : next_host_) + request.path +
-                                "?cursor=" + std::to_string(start + 2) + ">; rel=\"next\"";
+                                "?cursor=" + std::to_string(in_a_circle_ ? 2 : start + 2) + ">; rel=\"next\"";
       }
       reply.body = page.dump();
     } else {
@@ -120,6 +120,7 @@ class HfHubStoreTest : public ::testing::Test {
   int status_ = 200;
   bool leaked_ = false;
   std::string next_host_;
+  bool in_a_circle_ = false;
   HttpServer cdn_;
   HttpServer hub_;
   std::unique_ptr<HfHubStore> store_;
@@ -165,6 +166,12 @@ TEST_F(HfHubStoreTest, TheTokenDoesNotFollowTheListToAnotherHost) {
   next_host_ = cdn_.Url();
   ExpectError(store_->List("", "", 10), ErrorCode::kCorrupt);
   EXPECT_FALSE(leaked_);
+}
+
+TEST_F(HfHubStoreTest, PagesThatLeadInACircleAreNotFollowedForEver) {
+  for (int i = 0; i < 6; ++i) objects_["run/more/" + std::to_string(i)] = "x";
+  in_a_circle_ = true;
+  ExpectError(store_->List("", "", 10), ErrorCode::kCorrupt);
 }
 
 TEST_F(HfHubStoreTest, WithoutATokenAPrivateBucketIsRefused) {
