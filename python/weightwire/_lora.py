@@ -45,6 +45,7 @@ def merged_tensors(model: Any) -> dict[str, Any]:
     """The tensors of the model without adapters, as merge_and_unload would leave them. Each is made when it is read."""
     base = model.get_base_model()
     adapted = {name: module for name, module in base.named_modules() if hasattr(module, "get_delta_weight")}
+    _refuse_unmergeable(base, _active(model))
     tensors = {}
     kept = Kept()
     for name, tensor in base.state_dict().items():
@@ -69,6 +70,32 @@ def merged_tensors(model: Any) -> dict[str, Any]:
             continue
         tensors[plain] = _merged(module, tensor, _active(model), kept)
     return tensors
+
+
+def _refuse_unmergeable(base: Any, adapters: list[str]) -> None:
+    """What would be left out without a word, or put together wrongly."""
+    for name, module in base.named_modules():
+        scaling = getattr(module, "scaling", None)  # of a layer with adapters; others call a number so
+        here = [adapter for adapter in adapters if isinstance(scaling, dict) and adapter in scaling]
+        if not here or getattr(module, "merged", False):
+            continue
+
+        def refuse(why: str, name: str = name) -> InvalidArgumentError:
+            return InvalidArgumentError(
+                f"the adapter of '{name}' cannot be merged while it is trained: {why}; publish the adapters alone "
+                '(lora="adapter")'
+            )
+
+        if hasattr(module, "parameter_name"):
+            raise refuse("it adapts a parameter that is no layer's weight (target_parameters)")
+        if not hasattr(module, "get_delta_weight"):
+            raise refuse(f"{type(module).__name__} does not tell what it adds")
+        if any(getattr(module, "lora_variant", {}).get(adapter) is not None for adapter in here):
+            raise refuse("it is a variant of LoRA (DoRA and others)")
+        if any(getattr(module, "lora_bias", {}).get(adapter) for adapter in here):
+            raise refuse("it has a bias (lora_bias)")
+        if any(hasattr(parameter, "placements") for parameter in module.parameters()):
+            raise refuse("it is sharded over several ranks")
 
 
 def _active(model: Any) -> list[str]:

@@ -65,8 +65,11 @@ class Fp8:
                 raise InvalidArgumentError(f"{pattern!r} in keep= of Fp8 is no regular expression: {error}") from None
         check_published_type(self.rest)
 
+    def keeps(self, name: str) -> bool:
+        return any(re.search(pattern, name) for pattern in self.keep)
+
     def quantizes(self, name: str, linear: bool) -> bool:
-        return linear and name.endswith(".weight") and not any(re.search(pattern, name) for pattern in self.keep)
+        return linear and name.endswith(".weight") and not self.keeps(name)
 
     def configuration(self, kept: list[str]) -> dict[str, Any]:
         """`quantization_config` of config.json, with the modules that are not quantized."""

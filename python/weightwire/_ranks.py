@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from weightwire import _core, errors
 from weightwire._lora import Lora
 from weightwire._pieces import BLOCK
-from weightwire._published import Fp8, Lazy
+from weightwire._published import Lazy
 from weightwire._shards import Held, held_of
-from weightwire._state import State, items_of, linear_names, own_buffers, tensors_of, watched
+from weightwire._state import State, items_of, own_buffers, roles_of, tensors_of, watched
 from weightwire.errors import InvalidArgumentError, WeightwireError
 
 _SHORTEST_PAUSE = 0.002
@@ -111,13 +111,13 @@ def _scale_part(item: tuple[Any, ...], held: Held, name: str) -> Part:
 
 def parts_of(model: Any, tensors: dict[str, Any], dtype: Any) -> dict[str, list[Part]]:
     """What this rank could send of a model's tensors."""
-    linear = linear_names(model, tensors) if isinstance(dtype, Fp8) else set()
+    roles = roles_of(model, tensors, dtype)
     parts: dict[str, list[Part]] = {}
     for name, tensor in tensors.items():
         held = held_of(name, tensor)
         if held is None:
             continue
-        items = items_of({name: held.data}, dtype, linear)
+        items = items_of({name: held.data}, dtype, roles)
         parts[name] = [Part(items[0][0], items[0][1], held.shape, held.start, held.extent)]
         parts[name] += [_scale_part(item, held, name) for item in items[1:]]
     return parts
@@ -276,6 +276,7 @@ class Ranks:
     def __init__(self, settle: Callable[[bool], Settled], model: Any, dtype: Any, lora: Lora) -> None:
         import torch.distributed as dist
 
+        self._model = model
         self._dtype = dtype
         self._lora = lora
         self.rank = dist.get_rank()
@@ -368,7 +369,7 @@ class Ranks:
         upon."""
         tensors, aliases = tensors_of(model, self._lora)
         self._check_names(tensors, aliases)
-        linear = linear_names(model, tensors) if isinstance(self._dtype, Fp8) else set()
+        roles = roles_of(model, tensors, self._dtype, self._model)
         mine: dict[str, Any] = {}
         whole: dict[str, Any] = {}
         for name in self._plan.sources:
@@ -380,7 +381,7 @@ class Ranks:
                 whole[name] = tensors[aliases.get(name, name)]
         goes_on = goes_on and not any(isinstance(tensor, Lazy) for tensor in mine.values())
         own = own_buffers(model, mine) if goes_on else mine
-        return State(items_of(own, self._dtype, linear, goes_on=goes_on), {}, watched(whole, mine, own), goes_on)
+        return State(items_of(own, self._dtype, roles, goes_on=goes_on), {}, watched(whole, mine, own), goes_on)
 
     def _check_names(self, tensors: dict[str, Any], aliases: dict[str, str]) -> None:
         """The names, and which of them are tied, were agreed upon when the publisher was made."""

@@ -84,16 +84,19 @@ def _check_names(names: Iterable[Any]) -> None:
             raise InvalidArgumentError(f"names of tensors are strings, and {name!r} is a {type(name).__name__}")
 
 
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
+
+
 def _plain_name(name: str) -> str:
-    """Without what torch.compile puts into names, of the whole model or of a layer."""
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+    """Without what torch.compile and activation checkpointing put into names, of the whole model or of a layer."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def _plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
     plain = {_plain_name(name): tensor for name, tensor in tensors.items()}
     if len(plain) != len(tensors):
         raise InvalidArgumentError(
-            "tensors would get the same name without the _orig_mod that torch.compile puts there"
+            f"tensors would get the same name without what torch puts there ({', '.join(_WRAPPERS)})"
         )
     return plain
 
@@ -145,30 +148,70 @@ def tensors_of(model: Any, lora: Lora = "adapter") -> tuple[dict[str, Any], dict
     return {name: tensor for name, tensor in tensors.items() if name not in aliases}, aliases
 
 
-def linear_names(model: Any, tensors: Mapping[str, Any]) -> set[str]:
-    """The names of linear layers' weights: of a module, by its layers; else by what such names end in."""
-    matrices = {name for name, tensor in tensors.items() if len(tensor.shape) == 2 and not isinstance(tensor, Lazy)}
-    if isinstance(model, Mapping):
-        return {name for name in matrices if name.endswith("_proj.weight")}
+class Roles(NamedTuple):
+    """What tensors are in their model, as far as it decides what they are published as."""
+
+    linear: frozenset[str] = frozenset()
+    """Weights of linear layers."""
+    stacked: frozenset[str] = frozenset()
+    """Several matrices in one tensor: the experts of a layer."""
+    exact: frozenset[str] = frozenset()
+    """What the model wants left in full precision, whatever the rest is."""
+
+
+def roles_of(model: Any, tensors: Mapping[str, Any], dtype: Any, known: Any = None) -> Roles:
+    """As far as `dtype` makes a difference. Of a module, by its layers; of a mapping, by those of the module `known`,
+    whose tensors it holds, or if there is none by what such names end in."""
+    if dtype is None:
+        return Roles()
+    module = unwrap(known if isinstance(model, Mapping) else model)
+    if is_peft(module):
+        module = module.get_base_model()
+    # As transformers applies them: to whole parts of a name.
+    strict = getattr(module, "_keep_in_fp32_modules_strict", None) or ()
+    patterns = [re.compile(rf"(^|\.){part}($|\.)") for part in strict]
+    exact = frozenset(name for name in tensors if any(pattern.search(name) for pattern in patterns))
+    if not isinstance(dtype, Fp8):
+        return Roles(exact=exact)
+    ranks = {name: len(getattr(tensor, "shape", ())) for name, tensor in tensors.items()}
+    if not _is_module(module):
+        return Roles(
+            frozenset(name for name, rank in ranks.items() if rank == 2 and name.endswith("_proj.weight")),
+            frozenset(name for name, rank in ranks.items() if rank == 3 and "experts" in name),
+        )
     import torch
 
-    modules = unwrap(model).named_modules()
-    layers = {_plain_name(name) for name, module in modules if isinstance(module, torch.nn.Linear)}
-    return {name for name in matrices if name.removesuffix(".weight") in layers}
+    layers, convolutions = set(), set()
+    for name, layer in module.named_modules():
+        plain = _plain_name(name).removesuffix(".base_layer")  # of an adapter
+        if isinstance(layer, torch.nn.Linear):
+            layers.add(plain)
+        elif isinstance(layer, torch.nn.modules.conv._ConvNd):
+            convolutions.add(plain)
+    return Roles(
+        frozenset(name for name, rank in ranks.items() if rank == 2 and name.removesuffix(".weight") in layers),
+        frozenset(name for name, rank in ranks.items() if rank == 3 and name.rpartition(".")[0] not in convolutions),
+        exact,
+    )
 
 
-def items_of(tensors: Mapping[str, Any], dtype: Any, linear: set[str], *, goes_on: bool = False) -> list[Item]:
-    """`dtype`: what floating-point tensors are rounded to, as torch does, or an Fp8; None leaves them. `linear`: the
-    names that an Fp8 makes fp8. `goes_on`: the owner computes while they are read."""
-    if not isinstance(dtype, Fp8):
-        to = None if dtype is None else named_dtype(dtype)
-        return [item_of(name, tensor, to, goes_on=goes_on) for name, tensor in tensors.items()]
+def items_of(tensors: Mapping[str, Any], dtype: Any, roles: Roles, *, goes_on: bool = False) -> list[Item]:
+    """`dtype`: what floating-point tensors are rounded to, as torch does, or an Fp8; None leaves them. `goes_on`: the
+    owner computes while they are read."""
+    fp8 = dtype if isinstance(dtype, Fp8) else None
+    rest = dtype if fp8 is None else fp8.rest
+    to = None if rest is None else named_dtype(rest)
     items: list[Item] = []
     for name, tensor in tensors.items():
-        if dtype.quantizes(name, name in linear):
-            items += fp8_items(name, tensor, dtype)
-        else:
-            items.append(item_of(name, tensor, named_dtype(dtype.rest), goes_on=goes_on))
+        if fp8 is not None and fp8.quantizes(name, name in roles.linear):
+            items += fp8_items(name, tensor, fp8)
+            continue
+        if fp8 is not None and name in roles.stacked and not fp8.keeps(name):
+            raise InvalidArgumentError(
+                f"'{name}' holds several matrices, and fp8 checkpoints have each on its own: publish them one by one, "
+                "or keep them as they are (Fp8(keep=...))"
+            )
+        items.append(item_of(name, tensor, None if name in roles.exact else to, goes_on=goes_on))
     return items
 
 
@@ -196,15 +239,15 @@ def watched(tensors: Mapping[str, Any], held: Mapping[str, Any], own: Mapping[st
     return {name: tensors[name] for name in held if own[name] is held[name]}
 
 
-def state_of(model: Any, dtype: Any, lora: Lora = "adapter", *, goes_on: bool = False) -> State:
-    """All of a model, for the core. `goes_on`: the model computes while it is read; not for one that has Lazy tensors,
-    whose adapters may be merged by others meanwhile."""
+def state_of(model: Any, dtype: Any, lora: Lora = "adapter", *, known: Any = None, goes_on: bool = False) -> State:
+    """All of a model, for the core. `known`: the module that a mapping is of, if there is one. `goes_on`: the model
+    computes while it is read; not for one that has Lazy tensors, whose adapters may be merged by others meanwhile."""
     tensors, aliases = tensors_of(model, lora)
-    linear = linear_names(model, tensors) if isinstance(dtype, Fp8) else set()
+    roles = roles_of(model, tensors, dtype, known)
     whole = {name: whole_of(name, tensor) for name, tensor in tensors.items()}
     goes_on = goes_on and not any(isinstance(tensor, Lazy) for tensor in whole.values())
     own = own_buffers(model, whole) if goes_on else whole
-    return State(items_of(own, dtype, linear, goes_on=goes_on), aliases, watched(tensors, whole, own), goes_on)
+    return State(items_of(own, dtype, roles, goes_on=goes_on), aliases, watched(tensors, whole, own), goes_on)
 
 
 def target_of(target: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...], Any]]:

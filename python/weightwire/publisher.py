@@ -7,20 +7,17 @@ import contextlib
 import logging
 import math
 import os
-import shutil
-import tempfile
 import threading
 import time
 import weakref
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, cast
 
 from weightwire import _core
-from weightwire._carried import write_carried
+from weightwire._carried import Carried
 from weightwire._checks import seconds, whole_number
 from weightwire._forks import Process
 from weightwire._lora import Lora, is_peft
@@ -28,12 +25,14 @@ from weightwire._published import check_published_type
 from weightwire._ranks import Ranks, Settled, is_distributed
 from weightwire._reading import Background, Changed, StepGate, check_steps_all, read_already
 from weightwire._state import State, refuse_what_is_no_model, state_of, unwrap
-from weightwire.errors import InvalidArgumentError, IoError, WaitTimeout, WeightwireError
+from weightwire.errors import InvalidArgumentError, WaitTimeout, WeightwireError
 
 _log = logging.getLogger("weightwire")
 _SAY_SECONDS = 2.0  # how long trouble lasts before it is said
 _ASYNC_SECONDS = 0.5  # what a thread waits for at most, when nobody wants it to any more
 _READ_SECONDS = 5.0  # what is being read at the end is waited for, unless it waits itself
+# The stages of a ticket before its last.
+_ON_THE_WAY = ("reading", "queued", "spooled", "uploading")
 
 
 class _Open:
@@ -45,7 +44,7 @@ class _Open:
     def __init__(
         self,
         core: _core.Publisher | _core.RankPublisher,
-        carried: Path | None,
+        carried: Carried | None,
         run: str,
         keeps: bool,
         optimizer: Any,
@@ -56,6 +55,7 @@ class _Open:
         self.background: Background[_core.Ticket] = Background()
         self.ranks: Ranks | None = None  # ends its core when nobody has it any more
         self.gate = None if optimizer is None else StepGate(optimizer, self.background)
+        self.unseen = _Unseen()
         self._end = weakref.finalize(self, _end, core, carried, run, keeps, self._process, self.background)
 
     @property
@@ -76,10 +76,63 @@ class _Open:
         self.background.join()
         _remove(self._carried)
 
+    def restore_carried(self) -> None:
+        if self._carried is not None:
+            self._carried.restore()
+
+
+class _Outcome:
+    """What becomes of one call of publish, and whether somebody was told that it failed."""
+
+    def __init__(self, read: Future[_core.Ticket], step: int) -> None:
+        self.read = read
+        self.step = step
+        self.seen = False
+
+
+class _Unseen:
+    """Calls of publish whose end nobody has seen: what fails must not go by without a word. Tickets may be dropped.
+
+    Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._outcomes: list[_Outcome] = []
+        self._failed: _Outcome | None = None  # the last one that ended, if it did so
+
+    def add(self, outcome: _Outcome) -> None:
+        with self._lock:
+            self._outcomes.append(outcome)
+
+    def look(self) -> None:
+        """Says in the log what has failed since the last time. The next version covers it."""
+        with self._lock:
+            while self._outcomes and self._outcomes[0].read.done():
+                outcome = self._outcomes[0]
+                stage, error = "failed", None
+                if outcome.read.exception() is None:  # that was raised where it was waited for
+                    known = outcome.read.result().look()
+                    stage, error = known["stage"], known["error"]
+                if stage in _ON_THE_WAY:
+                    return
+                self._outcomes.pop(0)
+                self._failed = outcome if error is not None and stage == "failed" else None
+                if self._failed is not None and not outcome.seen:
+                    _log.warning("step %d was not published: %s", outcome.step, error)
+
+    def settle(self) -> None:
+        """Raises why the last version was not published, unless somebody was told already."""
+        self.look()
+        with self._lock:
+            failed, self._failed = self._failed, None
+        if failed is not None and not failed.seen:
+            failed.seen = True
+            failed.read.result().wait(0)
+
 
 def _end(
     core: _core.Publisher | _core.RankPublisher,
-    carried: Path | None,
+    carried: Carried | None,
     run: str,
     keeps: bool,
     process: Process,
@@ -101,19 +154,9 @@ def _end(
     _remove(carried)
 
 
-def _remove(carried: Path | None) -> None:
+def _remove(carried: Carried | None) -> None:
     if carried is not None:
-        shutil.rmtree(carried, ignore_errors=True)
-
-
-def _write_carried(model: Any, tokenizer: Any, dtype: Any, lora: Lora, directory: Path) -> Path | None:
-    try:
-        return write_carried(model, tokenizer, dtype, lora, directory)
-    except OSError as error:
-        raise IoError(
-            f"cannot write the model's configuration and tokenizer to {directory}: {error}; make room there, or give a "
-            "directory that has them as carry="
-        ) from error
+        carried.remove()
 
 
 def _left(deadline: float | None, at_most: float) -> float:
@@ -155,8 +198,10 @@ class Ticket:
 
     def __init__(self, read: Future[_core.Ticket], publisher: _Open, step: int, elements: int) -> None:
         self._read = read
+        self._outcome = _Outcome(read, step)
         self._publisher = publisher
         self._step = step
+        publisher.unseen.add(self._outcome)
         self._elements = elements
 
     @property
@@ -176,7 +221,7 @@ class Ticket:
     @property
     def done(self) -> bool:
         """Whether its stage is the last one."""
-        return self.stats.stage not in ("reading", "queued", "spooled", "uploading")
+        return self.stats.stage not in _ON_THE_WAY
 
     def wait_read(self, timeout: float | None = None) -> None:
         """Until the weights have been read and may change again, which they may at once unless they are read in the
@@ -193,7 +238,12 @@ class Ticket:
         """Until the version is committed. Raises if it failed, and `WaitTimeout` after `timeout` seconds."""
         deadline = _deadline(timeout)
         self._wait_read(timeout)
-        if not self._read.result().wait(None if deadline is None else _left(deadline, math.inf)):
+        try:
+            over = self._read.result().wait(None if deadline is None else _left(deadline, math.inf))
+        except WeightwireError:
+            self._outcome.seen = True
+            raise
+        if not over:
             raise self._late(timeout)
         return self.stats
 
@@ -325,7 +375,7 @@ class Publisher:
         self._dtype = dtype
         self._lora = lora
         self._step = -1
-        carried: Path | None = None
+        carried: Carried | None = None
 
         def settle(writes_carried: bool) -> Settled:
             """Of several ranks, all are told of what one of them refuses here."""
@@ -359,9 +409,8 @@ class Publisher:
                 "bytes_per_second": whole_number("bytes_per_second", bytes_per_second),
             }
             if carry is None and writes_carried:
-                carried = Path(tempfile.mkdtemp(prefix="weightwire-"))
-                written = _write_carried(model, tokenizer, dtype, lora, carried)
-                options["carried"] = None if written is None else os.fspath(written)
+                carried = Carried()
+                options["carried"] = carried.write(model, tokenizer, dtype, lora)
             return Settled(os.fspath(run), options, seconds("rank_timeout", rank_timeout))
 
         self._ranks: Ranks | None = None
@@ -405,13 +454,15 @@ class Publisher:
         core = self._core
         try:
             self._open.background.settle()
+            self._open.restore_carried()
+            self._open.unseen.look()
             if step is not None:
                 number = whole_number("step", step)
             model = self._model if model is None else model
             if model is None:
                 raise InvalidArgumentError("nothing to publish: the publisher was made without a model")
             if self._ranks is None:
-                state = state_of(model, self._dtype, self._lora, goes_on=background)
+                state = state_of(model, self._dtype, self._lora, known=self._model, goes_on=background)
             else:
                 state = self._ranks.items(model, goes_on=background)
         except BaseException as error:
@@ -460,6 +511,7 @@ class Publisher:
             said = self._not_drained(timeout, deadline, said)
         if reading is not None:
             self._open.background.settle(reading)
+        self._open.unseen.settle()
 
     async def drain_async(self, timeout: float | None = None) -> None:
         """`drain` for an event loop."""
@@ -474,6 +526,7 @@ class Publisher:
             said = self._not_drained(timeout, deadline, said)
         if reading is not None:
             self._open.background.settle(reading)
+        self._open.unseen.settle()
 
     def _refuse_in_a_fork(self) -> None:
         if self._open.is_a_fork_s:

@@ -63,9 +63,9 @@ def test_a_check_of_a_target_that_holds_nothing_is_refused(bucket, tmp_path):
         follower.poll()  # loaded, and not yet in the arrays
         with pytest.raises(ww.InvalidArgumentError, match="hold no version yet"):
             follower.check()
-    with ww.Follower(bucket, tmp_path / "mirror") as follower:
-        with pytest.raises(ww.InvalidArgumentError, match="holds no version yet"):
-            follower.check()
+    follower = ww.Follower(bucket, tmp_path / "mirror")
+    with follower, pytest.raises(ww.InvalidArgumentError, match="holds no version yet"):
+        follower.check()
 
 
 def test_a_directory_that_holds_a_version_is_recognized(bucket, tmp_path, weightwire_command):

@@ -60,7 +60,21 @@ def test_merged_weights_are_what_merge_and_unload_leaves(bucket, options):
     assert any("lora_A" in name for name, _ in model.named_parameters())
 
 
-def test_what_cannot_be_merged_exactly_is_refused(bucket):
-    model = adapted_model(use_dora=True)
-    with pytest.raises(ww.InvalidArgumentError, match="DoRA"):
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"use_dora": True}, "DoRA"),
+        ({"lora_bias": True}, "lora_bias"),
+        ({"target_parameters": ["mlp.gate_proj.weight"]}, "target_parameters"),
+    ],
+)
+def test_what_cannot_be_merged_exactly_is_refused(bucket, options, why):
+    model = adapted_model(**options)
+    with pytest.raises(ww.InvalidArgumentError, match=why):
         publish(bucket, model, lora="merged")
+    assert not bucket.exists() or not list(bucket.glob("versions/*"))
+
+
+def test_merged_weights_are_not_published_as_fp8_under_a_configuration_that_says_so(bucket):
+    with pytest.raises(ww.InvalidArgumentError, match="merge the adapters first"):
+        publish(bucket, adapted_model(), lora="merged", dtype=ww.Fp8())

@@ -464,6 +464,43 @@ def test_a_full_spool_skips_when_asked_to(bucket):
     assert_same(ww.load(bucket), state)
 
 
+def test_a_version_that_cannot_be_kept_does_not_go_by_without_a_word(tmp_path):
+    script = """
+import logging, resource, signal, sys
+import numpy as np
+import weightwire as ww
+logging.basicConfig(stream=sys.stdout)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+bucket, state = sys.argv[1:]
+weights = {"a": np.zeros(100_000, np.float32)}
+publisher = ww.Publisher(bucket, weights, state=state)
+publisher.publish(0).wait()
+publisher.drain()
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, unlimited[1]))  # no file may be larger
+for step in (1, 2):
+    weights["a"] += np.random.default_rng(step).random(100_000, np.float32)
+    publisher.publish(step)
+    try:
+        publisher.drain()
+    except ww.IoError as error:
+        print("raised:", error)
+publisher.drain()  # was said
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+publisher.publish(3)
+publisher.drain()
+publisher.close()
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "bucket", tmp_path / "state"], capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.count("raised: ") == 2
+    assert "step 1 was not published" in told.stdout
+    rng = [np.random.default_rng(step).random(100_000, np.float32) for step in (1, 2)]
+    assert np.array_equal(ww.load(tmp_path / "bucket")["a"], rng[0] + rng[1])
+
+
 def test_other_threads_run_while_a_publisher_waits(bucket):
     ran = threading.Event()
     state = {"w": np.zeros(50_000, np.float32)}

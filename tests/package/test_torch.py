@@ -1,6 +1,8 @@
 """Torch modules: names and ties as save_pretrained has them, and types as they are asked for."""
 
 import json
+import shutil
+import tempfile
 
 import pytest
 import weightwire as ww
@@ -149,6 +151,66 @@ def test_the_configuration_of_fp8_says_what_the_rest_is(bucket):
     config = published_config(bucket, tiny_model(), dtype=ww.Fp8())
     assert (config["dtype"], config["architectures"]) == ("bfloat16", ["Qwen3ForCausalLM"])
     assert config["quantization_config"]["quant_method"] == "fp8"
+
+
+class Experts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate_up_proj = torch.nn.Parameter(torch.ones(4, 128, 128))
+
+
+def test_experts_in_one_tensor_are_not_left_unquantized_under_a_configuration_that_says_fp8(bucket):
+    pytest.importorskip("transformers")
+    model = tiny_model()
+    model.model.layers[0].mlp.experts = Experts()
+    with pytest.raises(ww.InvalidArgumentError, match=r"experts\.gate_up_proj.*several matrices"):
+        publish(bucket, model, dtype=ww.Fp8())
+    config = published_config(bucket, model, dtype=ww.Fp8(keep=["lm_head", "experts"]))
+    assert "model.layers.0.mlp.experts" in config["quantization_config"]["modules_to_not_convert"]
+
+
+def test_a_mapping_of_a_known_model_is_quantized_by_its_layers(bucket):
+    model = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.LayerNorm(128))
+    with ww.Publisher(bucket, model, dtype=ww.Fp8()) as publisher:
+        publisher.publish(0, dict(model.state_dict()))
+    assert "0.weight_scale_inv" in ww.load(bucket)
+
+
+def test_what_a_model_wants_in_full_precision_is_not_rounded(bucket):
+    pytest.importorskip("transformers")
+    model = tiny_model()
+    model._keep_in_fp32_modules_strict = ["e_score_correction_bias"]
+    bias = torch.full((8,), 5.01)
+    model.model.layers[0].mlp.register_buffer("e_score_correction_bias", bias)
+    with ww.Publisher(bucket, model, dtype=torch.bfloat16) as publisher:
+        publisher.publish(0)
+        publisher.publish(1, dict(model.state_dict()))
+    loaded = ww.load(bucket, framework="torch")
+    assert torch.equal(loaded["model.layers.0.mlp.e_score_correction_bias"], bias)
+    assert loaded["model.layers.0.mlp.up_proj.weight"].dtype == torch.bfloat16
+
+
+def test_activation_checkpointing_does_not_change_what_is_quantized(bucket):
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    model = torch.nn.Sequential(checkpoint_wrapper(torch.nn.Sequential(torch.nn.Linear(128, 128))))
+    publish(bucket, model, dtype=ww.Fp8())
+    assert sorted(ww.load(bucket)) == ["0.0.bias", "0.0.weight", "0.0.weight_scale_inv"]
+
+
+def test_what_anchors_carry_outlives_who_tidies_up_temporary_files(bucket, tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model = tiny_model()
+    with ww.Publisher(bucket, model, anchor_every=1) as publisher:
+        publisher.publish(0).wait()
+        publisher.drain()
+        (carried,) = tmp_path.glob("weightwire-*")
+        shutil.rmtree(carried)
+        with torch.no_grad():
+            model.model.norm.weight += 1
+        publisher.publish(1)
+    assert len(list((bucket / "anchors").rglob("config.json"))) == 2
 
 
 def names_in_the_anchor(bucket):

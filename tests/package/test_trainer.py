@@ -98,6 +98,12 @@ def test_every_nth_step_is_a_version_when_asked_for(bucket, tmp_path):
         ww.load(bucket, version=3)
 
 
+def test_the_weights_of_the_last_step_are_published_whatever_its_number(bucket, tmp_path):
+    model = tiny_model()
+    trainer_for(model, bucket, tmp_path / "out", steps=3, every=2).train()
+    assert_published(bucket, model, version=2)
+
+
 def test_a_resumed_training_goes_on_with_the_chain(bucket, tmp_path):
     trainer_for(tiny_model(), bucket, tmp_path / "out", steps=3).train()
     model = tiny_model()

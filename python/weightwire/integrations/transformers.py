@@ -12,7 +12,8 @@ from weightwire.publisher import Publisher, Ticket
 
 
 class PublishCallback(TrainerCallback):
-    """Publishes the weights after every optimizer step, or every `every` steps, and once before the first.
+    """Publishes the weights after every optimizer step, or every `every` steps, once before the first, and as they are
+    at the end: after the last step, and the best ones if the trainer loads those (`load_best_model_at_end`).
 
     The trainer waits only for the comparison and the encoding. With `background=True` it does not wait for them either:
     they happen while it computes the next gradients, and its optimizer waits until they are done. Nothing but the
@@ -42,6 +43,7 @@ class PublishCallback(TrainerCallback):
         self._options = options
         self._publisher: Publisher | None = None
         self._ticket: Ticket | None = None
+        self._published_step = -1
         self._log = PublishLog()
 
     @property
@@ -65,6 +67,7 @@ class PublishCallback(TrainerCallback):
         self._log = PublishLog()
         self._ticket = None
         self._log.publish(self._publisher, state.global_step, background=False)
+        self._published_step = state.global_step
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -79,6 +82,7 @@ class PublishCallback(TrainerCallback):
             self._ticket = self._log.publish(
                 self._publisher, state.global_step, background=self._background and not ends
             )
+            self._published_step = state.global_step
 
     def on_log(
         self,
@@ -97,6 +101,9 @@ class PublishCallback(TrainerCallback):
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             try:
+                # What came after the last of every `every` steps; or, by load_best_model_at_end, the best weights.
+                if state.global_step != self._published_step or getattr(args, "load_best_model_at_end", False):
+                    self._log.publish(publisher, state.global_step, background=False)
                 publisher.drain()
                 self._log.write_to({}, state.log_history)  # what was not known yet
             finally:

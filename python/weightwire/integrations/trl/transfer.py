@@ -140,6 +140,7 @@ class WeightTransfer:
         whole = not moved and not _is_peft(model)
         if not whole:
             _refuse_frozen(model, sent)
+            sent |= {name: self._kept(buffer) for name, buffer in _buffers_of(model).items() if name not in sent}
         step = self._trainer.state.global_step
         known = self._version if self._ticket is None else self._ticket.version
         # The first one says which version the others follow.
@@ -194,6 +195,18 @@ def _is_whole(parameter: torch.Tensor) -> bool:
     from torch.distributed.tensor import DTensor
 
     return not isinstance(parameter, DTensor)
+
+
+def _buffers_of(model: Any) -> dict[str, torch.Tensor]:
+    """What a checkpoint has beside the parameters, of which TRL knows nothing. All ranks hold it alike."""
+    if _is_peft(model):
+        model = model.get_base_model()
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in model.state_dict().items()
+        if name not in parameters and _is_whole(tensor) and "lora_" not in name
+    }
 
 
 def _refuse_frozen(model: Any, sent: dict[str, torch.Tensor]) -> None:
