@@ -10,14 +10,15 @@
 namespace weightwire {
 
 // Calls `step` (a Result<bool> function) until it says true. Errors that may pass are tried again, with growing pauses,
-// so many times in a row; others end it. So does a signal, with the error of InterruptGuard::Check.
+// so many times in a row; others end it. So does a signal.
 template <typename StepFunction>
 Status WithPatience(const InterruptGuard& interrupt, const StepFunction& step) {
   constexpr int kAttempts = 6;
   constexpr auto kFirstPause = std::chrono::milliseconds(250);
   int failures = 0;
   for (;;) {
-    WW_RETURN_IF_ERROR(interrupt.Check());
+    // What is written by then is up to the caller to say.
+    if (interrupt.interrupted()) return Error(ErrorCode::kIo, "interrupted");
     const Result<bool> done = step();
     if (done.ok()) {
       if (done.value()) return Ok();

@@ -11,8 +11,8 @@
 // directory that the link leads to reads one version, and nothing is ever written under its feet; if it reads for
 // longer than a version lasts, files that it has open stay, and others are gone. Nothing is locked for readers.
 //
-// A crash at any instant leaves the link where it was, or at the new copy, which is complete by then. Opening removes
-// copies that nothing leads to.
+// A crash at any instant leaves the link where it was, or at the new copy, which is complete by then. Copies
+// that nothing leads to are removed when the next version is begun.
 #pragma once
 
 #include <memory>

@@ -59,7 +59,6 @@ std::string AnchorFolder(const AnchorName& anchor) {
 std::string ManifestKey(const AnchorName& anchor) { return AnchorFolder(anchor) + std::string(kManifestName); }
 std::string LeaseKey(const Id& follower) { return fmt::format("{}{}.json", kLeasesPrefix, ToHex(follower)); }
 std::string MarkKey(const Id& mark) { return fmt::format("{}{}.json", kMarksPrefix, ToHex(mark)); }
-std::string ProbeKey(const Id& id) { return "probe/" + ToHex(id); }
 
 std::optional<DeltaPlace> PlaceOfPart(std::string_view key) {
   if (!key.starts_with(kDeltasPrefix)) return std::nullopt;

@@ -37,7 +37,6 @@ struct AnchorName {
 [[nodiscard]] std::string ManifestKey(const AnchorName& anchor);
 [[nodiscard]] std::string LeaseKey(const Id& follower);
 [[nodiscard]] std::string MarkKey(const Id& mark);
-[[nodiscard]] std::string ProbeKey(const Id& id);
 
 // What a key below deltas/ or anchors/ belongs to; nothing for what is none of ours.
 struct DeltaPlace {

@@ -74,8 +74,8 @@ class BaseCopy {
   // A copy of the state as it is. Steps back end here, and what is pinned can no longer be read.
   Status Replace(const StateBits& bits, Version version);
 
-  // What an earlier process left, if its state digest, computed in full, is one of `states`: says which. `layouts` are
-  // those of the states. Otherwise nothing, and the base holds nothing.
+  // What an earlier process left, if its state digest, computed in full, is that of a candidate: says which. Otherwise
+  // nothing, and the base holds nothing.
   struct Candidate {
     Version version = 0;
     Sha256Digest state{};

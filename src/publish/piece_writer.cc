@@ -83,7 +83,6 @@ Result<bool> PieceWriter::Step() {
   auto step = TryStep();
   if (step.ok()) return step;
   // What was sent is given up: the store may not know the upload any more.
-  bytes_sent_ += sender_.has_value() ? sender_->bytes_sent() : 0;
   sender_.reset();
   return step.error().In(fmt::format("cannot write a piece of an anchor of version {}", anchor_.version));
 }

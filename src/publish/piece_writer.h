@@ -57,7 +57,6 @@ class PieceWriter {
   [[nodiscard]] const std::optional<SentPiece>& piece() const { return piece_; }
   // What the shards that were sent add to the digests of their tensors. REQUIRES: complete.
   [[nodiscard]] const std::vector<Digest>& digests() const { return digests_; }
-  [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_ + (sender_ ? sender_->bytes_sent() : 0); }
 
  private:
   Result<bool> TryStep();
@@ -75,7 +74,6 @@ class PieceWriter {
 
   std::vector<std::uint8_t> headers_;
   std::optional<ObjectSender> sender_;
-  std::uint64_t bytes_sent_ = 0;
   // Where the next byte comes from.
   std::uint64_t header_done_ = 0;
   std::size_t shard_ = 0;

@@ -95,7 +95,7 @@ class HttpClient {
   std::unique_ptr<Handles> handles_;
 };
 
-// RFC 3986: everything but letters, digits and "-._~" as %XX; with kKeepSlashes "/" stays too.
+// RFC 3986: everything but letters, digits and "-._~" as %XX; with Slashes::kKeep "/" stays too.
 enum class Slashes : std::uint8_t { kEncode, kKeep };
 std::string PercentEncode(std::string_view text, Slashes slashes);
 

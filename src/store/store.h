@@ -22,8 +22,9 @@
 // No object's key followed by "/" may begin the key of another: a directory cannot hold that. A store may refuse the
 // second of the two.
 //
-// Thread safety: all calls may be made by several threads at once. Calls block; a store starts no threads. Wrappers
-// (retry_store.h, limit_store.h, trace_store.h) are stores too.
+// Thread safety: all calls may be made by several threads at once. Calls block. Wrappers
+// (retry_store.h, limit_store.h, trace_store.h, parallel_store.h) are stores too; the last one has threads of its own
+// while a call lasts, the others and all back ends start none.
 #pragma once
 
 #include <cstddef>

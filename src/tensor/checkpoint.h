@@ -37,9 +37,9 @@ struct CheckpointFile {
 // The files must stay as long as they are meanwhile (see FileMap).
 class Checkpoint {
  public:
-  // `path` is a safetensors file, or a directory with model.safetensors, or with model.safetensors.index.json and the
-  // shards that it names. The first of the two wins where both exist, as in transformers. The index must agree with
-  // the shards: each tensor in the shard it says, none missing, none that it does not name.
+  // `path` is a safetensors file, or a directory with model.safetensors, with model.safetensors.index.json and the
+  // shards that it names, or with adapter_model.safetensors (PEFT). The first of these wins, as in transformers. The
+  // index must agree with the shards: each tensor in the shard it says, none missing, none that it does not name.
   //
   // Tied weights: safetensors' save_model keeps one name and records the others in the file's metadata. A metadata key
   // that is no tensor of the checkpoint and whose value is one becomes an alias of the layout. Equal data is no tie.

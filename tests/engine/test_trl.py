@@ -226,6 +226,7 @@ def test_distillation_publishes_and_a_server_follows_exactly(training, server, r
 def test_weights_that_are_put_together_for_the_call_are_published(training, tmp_path):
     """As those of a sharded model are: gone once the next one is asked for."""
     trainer = training.trainer(steps=1, bucket=tmp_path / "bucket")
+    trainer.model.register_buffer("correction", torch.arange(5.0))  # not a parameter, but in every checkpoint
     transfer = trainer.weight_transfer
     transfer.init_weight_transfer()
 

@@ -32,7 +32,6 @@ TEST(Keys, AreThoseOfTheSpecification) {
   EXPECT_EQ(ManifestKey({7, id}), "anchors/00000000000000000007/000102030405060708090a0b0c0d0e0f/anchor.json");
   EXPECT_EQ(LeaseKey(id), "leases/000102030405060708090a0b0c0d0e0f.json");
   EXPECT_EQ(MarkKey(id), "gc/000102030405060708090a0b0c0d0e0f.json");
-  EXPECT_EQ(ProbeKey(id), "probe/000102030405060708090a0b0c0d0e0f");
 }
 
 RC_GTEST_PROP(KeysProperty, AreKeysInOrderAndReadBack, (std::uint64_t seed)) {

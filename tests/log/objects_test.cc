@@ -544,7 +544,7 @@ TEST(Marks, NameNothingThatMustStay) {
                                  LayoutKey(HashOf('1')),
                                  LeaseKey(kRun),
                                  MarkKey(kRun),
-                                 ProbeKey(kRun),
+                                 "probe/" + ToHex(kRun),
                                  std::string("versions/"),
                                  std::string("deltas/"),
                                  std::string("anchors/"),

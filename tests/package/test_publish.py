@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import ml_dtypes
 import numpy as np
@@ -110,10 +111,21 @@ def test_a_ticket_tells_what_became_of_it(bucket):
     assert "version 1" in repr(ticket)
 
 
-def test_waiting_for_a_ticket_does_not_block_an_event_loop(bucket):
+def test_waiting_for_a_ticket_does_not_block_an_event_loop(bucket, tmp_path):
     state = small_state()
+
+    async def wait_for_the_bucket(ticket):
+        waiting = asyncio.create_task(ticket.wait_async(60))
+        await asyncio.sleep(0)
+        (tmp_path / "away").rename(bucket)
+        return await waiting
+
     with ww.Publisher(bucket, state) as publisher:
-        stats = asyncio.run(publisher.publish(0).wait_async())
+        publisher.publish(0).wait()
+        publisher.drain()
+        bucket.rename(tmp_path / "away")
+        state["embed.weight"][0] += 1
+        stats = asyncio.run(wait_for_the_bucket(publisher.publish(1)))
     assert stats.stage == "committed"
 
 
@@ -501,16 +513,25 @@ publisher.close()
     assert np.array_equal(ww.load(tmp_path / "bucket")["a"], rng[0] + rng[1])
 
 
-def test_other_threads_run_while_a_publisher_waits(bucket):
-    ran = threading.Event()
+def test_other_threads_run_while_a_publisher_waits(bucket, tmp_path):
+    me = threading.get_ident()
+
+    def bring_the_bucket_back():
+        while sys._current_frames()[me].f_code.co_name != "wait":
+            time.sleep(0)  # lets others run
+        (tmp_path / "away").rename(bucket)
+
     state = {"w": np.zeros(50_000, np.float32)}
-    with ww.Publisher(bucket, state, bytes_per_second=100_000) as publisher:
-        ticket = publisher.publish(0)
-        thread = threading.Thread(target=ran.set)
+    with ww.Publisher(bucket, state) as publisher:
+        publisher.publish(0).wait()
+        publisher.drain()
+        bucket.rename(tmp_path / "away")
+        state["w"] += 1
+        ticket = publisher.publish(1)
+        thread = threading.Thread(target=bring_the_bucket_back)
         thread.start()
-        ticket.wait()
+        assert ticket.wait(60).stage == "committed"
         thread.join()
-    assert ran.is_set()
 
 
 def test_a_run_that_cannot_be_is_said_in_one_sentence(tmp_path):

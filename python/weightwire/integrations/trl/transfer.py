@@ -13,6 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from weightwire._arrays import named_dtype, torch_dtype
 from weightwire._published import Fp8
+from weightwire._state import roles_of
 from weightwire.errors import InvalidArgumentError
 from weightwire.integrations._publish_log import PublishLog, end_leftover
 from weightwire.publisher import Publisher, Ticket
@@ -134,13 +135,13 @@ class WeightTransfer:
             if tensor.data_ptr() in places:
                 sent[name] = tensor
             else:
-                sent[name] = self._kept(tensor)
+                sent[name] = self._kept(name, tensor)
                 moved = True
         # As a module where it can be: tied weights and what is not trained are known there.
         whole = not moved and not _is_peft(model)
         if not whole:
             _refuse_frozen(model, sent)
-            sent |= {name: self._kept(buffer) for name, buffer in _buffers_of(model).items() if name not in sent}
+            sent |= {name: self._kept(name, buffer) for name, buffer in _buffers_of(model).items() if name not in sent}
         step = self._trainer.state.global_step
         known = self._version if self._ticket is None else self._ticket.version
         # The first one says which version the others follow.
@@ -163,8 +164,9 @@ class WeightTransfer:
     def _model(self) -> Any:
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
-    def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._dtype is None or isinstance(self._dtype, Fp8) or not tensor.is_floating_point():
+    def _kept(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        exact = bool(roles_of(self._model(), {name: tensor}, self._dtype).exact)
+        if exact or self._dtype is None or isinstance(self._dtype, Fp8) or not tensor.is_floating_point():
             return tensor.to("cpu", copy=True)
         return tensor.to(torch_dtype(named_dtype(self._dtype), torch)).to("cpu", copy=False)
 

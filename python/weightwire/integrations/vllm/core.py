@@ -27,6 +27,8 @@ def commit(core: Any, version: int, digest: str) -> dict[str, Any]:
     more: this process ends, and with it the server.
     """
     start = time.perf_counter()
+    if core.vllm_config.model_config.enable_sleep_mode and core.model_executor.is_sleeping:
+        return {"state": "failed", "message": "the engine sleeps: its weights are not in memory", "written": False}
     try:
         _forget_what_was_computed(core)
     except Exception as error:  # nothing has been written

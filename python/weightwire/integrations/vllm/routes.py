@@ -15,7 +15,7 @@ from weightwire.integrations.vllm.server import Following, is_loaded_from, mirro
 
 HEADER = b"x-weightwire-versions"
 
-SUMMARY_HEADER = b"x-weightwire-version-range"
+RANGE_HEADER = b"x-weightwire-version-range"
 # Clients take no more than 8 KB of one header.
 _MOST_HEADER_BYTES = 4096
 # What vLLM labels weights with before anybody says what they are.
@@ -136,7 +136,7 @@ def version_header(made_by: MadeBy) -> tuple[bytes, bytes]:
         return HEADER, value
     versions = {version for spans in made_by.values() for version, _, _ in spans}
     numbers = sorted(int(version) for version in versions if version.isdigit())
-    return SUMMARY_HEADER, f"{numbers[0]}-{numbers[-1]}".encode() if numbers else b"unknown"
+    return RANGE_HEADER, f"{numbers[0]}-{numbers[-1]}".encode() if numbers else b"unknown"
 
 
 class VersionHeader:
