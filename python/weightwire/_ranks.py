@@ -193,6 +193,13 @@ class _Pump:
         self._thread.join(timeout=2)
 
     def _run(self) -> None:
+        try:
+            self._go_on()
+        except WeightwireError:
+            if not self._stop.is_set():  # else nobody waited for this thread any more, and the core is closed
+                raise
+
+    def _go_on(self) -> None:
         pause = _SHORTEST_PAUSE
         while not self._stop.is_set():
             outgoing, wanted, unneeded = self._core.board_work(pause)
@@ -201,8 +208,6 @@ class _Pump:
             except Exception as error:  # whatever torch raises
                 self._find_again(error)
                 continue
-            if self._stop.is_set():
-                return  # nobody waited for this thread any more, and the core is closed
             self._core.board_done()
             if moved or outgoing:
                 pause = _SHORTEST_PAUSE

@@ -305,6 +305,19 @@ def test_an_event_loop_follows(bucket):
     assert_same(target, changed(state, 2))
 
 
+def test_an_anchor_that_takes_many_requests_is_loaded(bucket, tmp_path, weightwire_command):
+    """Larger than what is fetched at once, for whoever joins and for who verifies."""
+    state = {"large": np.random.default_rng(0).random((3000, 3001), np.float32), "small": np.arange(3)}
+    publish(bucket, state)
+    assert_same(ww.load(bucket), state)
+    for command in (["verify", bucket], ["follow", bucket, tmp_path / "mirror", "--once"]):
+        subprocess.run([weightwire_command, *command], check=True, capture_output=True)
+    target = zeros_like(state)
+    with ww.Follower(bucket, target) as follower:
+        follower.poll().apply()
+    assert_same(target, state)
+
+
 def test_a_mirror_is_kept_by_python_and_read_by_the_command(bucket, tmp_path, weightwire_command):
     first, second = small_state(), changed(small_state(), 3)
     publish(bucket, first)

@@ -85,6 +85,16 @@ def make_cut_by_hand(here):
     here.model["nothing"] = torch.zeros(0, 4)
 
 
+def make_large(here):
+    """More than is sent or fetched at once, in columns: a row of the anchor is made of what several ranks hold."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    torch.manual_seed(3)
+    mesh = init_device_mesh("cpu", (here.ranks,))
+    here.model = {"wide": distribute_tensor(torch.randn(1000, 20_001), mesh, (Shard(1),))}
+
+
 def make_plain(here):
     torch.manual_seed(2)
     here.model = {f"layer.{i}": torch.randn(64, 16 + i) for i in range(12)}
@@ -332,6 +342,15 @@ def test_fully_shard_with_copies(four, bucket):
 def test_every_placement_on_a_mesh_of_two_dimensions(four, bucket):
     four.all(make_cut_by_hand)
     follow_some_versions(four, bucket)
+
+
+def test_pieces_that_take_many_requests(two, bucket, tmp_path, weightwire_command):
+    two.all(make_large)
+    two.all(open_publisher, str(bucket))
+    assert_published(two, bucket, 0, 0)
+    two.all(close)
+    for command in (["verify", bucket], ["checkout", bucket, tmp_path / "out"]):
+        subprocess.run([weightwire_command, *command], check=True, capture_output=True)
 
 
 def test_data_parallel_is_spread_evenly(four, bucket):
