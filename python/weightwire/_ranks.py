@@ -23,7 +23,7 @@ from weightwire._pieces import BLOCK
 from weightwire._published import Lazy
 from weightwire._shards import Held, held_of
 from weightwire._state import State, items_of, own_buffers, roles_of, tensors_of, watched
-from weightwire.errors import InvalidArgumentError, WeightwireError
+from weightwire.errors import InvalidArgumentError, UnavailableError, WeightwireError
 
 _SHORTEST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.05
@@ -278,7 +278,9 @@ class Ranks:
     all ranks. Its argument is whether this rank writes anchors' other files.
     """
 
-    def __init__(self, settle: Callable[[bool], Settled], model: Any, dtype: Any, lora: Lora) -> None:
+    def __init__(
+        self, settle: Callable[[bool], Settled], model: Any, dtype: Any, lora: Lora, meeting_seconds: float
+    ) -> None:
         import torch.distributed as dist
 
         self._model = model
@@ -288,6 +290,7 @@ class Ranks:
         ranks = dist.get_world_size()
         self._names: set[str] = set()
         self._aliases: dict[str, str] = {}
+        _meet(self.rank, ranks, meeting_seconds)
         settled, announcements = self._announce(settle, model, ranks)
         self._plan = plan(announcements, self.rank)
         hosts = [announcement.host for announcement in announcements]
@@ -425,6 +428,32 @@ def _raise_first(failures: list[Failure | None]) -> None:
         if failure is not None:
             kind = getattr(errors, failure.kind, errors.UnavailableError)
             raise kind(f"rank {rank}: {failure.message}")
+
+
+def _meet(rank: int, ranks: int, timeout: float) -> None:
+    """Until all ranks are here. A collective that some never come to would wait for as long as the process group lets
+    it, and then say nothing that helps."""
+    import datetime
+
+    from torch.distributed import distributed_c10d
+
+    store = distributed_c10d._get_default_store()
+    number = store.add(f"weightwire/publishers of rank {rank}", 1)
+    keys = [f"weightwire/publisher {number} of rank {other}" for other in range(ranks)]
+    store.set(keys[rank], "here")
+    try:
+        store.wait(keys, datetime.timedelta(seconds=timeout))
+    except RuntimeError:  # also of a store that is gone
+        missing = [str(other) for other, key in enumerate(keys) if not store.check([key])]
+        if not missing:
+            return
+        # As if this rank had not come: the next time, all may.
+        store.delete_key(keys[rank])
+        store.add(f"weightwire/publishers of rank {rank}", -1)
+        raise UnavailableError(
+            f"after {timeout:g} s only some of {ranks} ranks make a publisher, and not rank {', '.join(missing[:8])}"
+            f"{' and others' if len(missing) > 8 else ''}: make it on all ranks, or give distributed=False"
+        ) from None
 
 
 def _serve(timeout: float) -> Any:

@@ -417,7 +417,8 @@ class Publisher:
         self._core: _core.Publisher | _core.RankPublisher
         try:
             if many:
-                self._ranks = Ranks(settle, model, dtype, lora)
+                patience = rank_timeout if isinstance(rank_timeout, (int, float)) and rank_timeout > 0 else 600
+                self._ranks = Ranks(settle, model, dtype, lora, patience)
                 self._core = self._ranks.core
             else:
                 settled = settle(True)
@@ -429,6 +430,7 @@ class Publisher:
         self._open = _Open(self._core, carried, os.fspath(run), state is not None, optimizer)
         self._open.ranks = self._ranks
         self._turn = threading.Lock()  # one thread at a time publishes
+        self._said: str | None = None  # of what is tried again, in the log
         for warning in self.stats.warnings:
             _log.warning(warning)
 
@@ -456,6 +458,7 @@ class Publisher:
             self._open.background.settle()
             self._open.restore_carried()
             self._open.unseen.look()
+            self._say_trouble()
             if step is not None:
                 number = whole_number("step", step)
             model = self._model if model is None else model
@@ -503,12 +506,11 @@ class Publisher:
         """
         self._refuse_in_a_fork()
         deadline = _deadline(timeout)
-        said = None
         reading = self._open.background.reading  # another may begin meanwhile, whose error is not ours
         while reading is not None and not self._open.background.finished(_left(deadline, _SAY_SECONDS), reading):
-            said = self._not_drained(timeout, deadline, said)
+            self._not_drained(timeout, deadline)
         while not self._core.drain(_left(deadline, _SAY_SECONDS)):
-            said = self._not_drained(timeout, deadline, said)
+            self._not_drained(timeout, deadline)
         if reading is not None:
             self._open.background.settle(reading)
         self._open.unseen.settle()
@@ -517,13 +519,12 @@ class Publisher:
         """`drain` for an event loop."""
         self._refuse_in_a_fork()
         deadline = _deadline(timeout)
-        said = None
         reading = self._open.background.reading
         finished = self._open.background.finished
         while reading is not None and not await asyncio.to_thread(finished, _left(deadline, _ASYNC_SECONDS), reading):
-            said = self._not_drained(timeout, deadline, said)
+            self._not_drained(timeout, deadline)
         while not await asyncio.to_thread(self._core.drain, _left(deadline, _ASYNC_SECONDS)):
-            said = self._not_drained(timeout, deadline, said)
+            self._not_drained(timeout, deadline)
         if reading is not None:
             self._open.background.settle(reading)
         self._open.unseen.settle()
@@ -532,17 +533,21 @@ class Publisher:
         if self._open.is_a_fork_s:
             raise InvalidArgumentError("a fork of the publisher's process cannot publish: it has none of its threads")
 
-    def _not_drained(self, timeout: float | None, deadline: float | None, said: str | None) -> str | None:
+    def _say_trouble(self) -> str | None:
+        """What goes wrong just now and is tried again, which the log has once."""
         stats = self.stats
         trouble = stats.last_error or stats.anchor_error
-        if trouble is not None and trouble != said:
+        if trouble is not None and trouble != self._said:
             _log.warning("%s; trying again", trouble)
-            said = trouble
+        self._said = trouble
+        return trouble
+
+    def _not_drained(self, timeout: float | None, deadline: float | None) -> None:
+        trouble = self._say_trouble()
         if _is_over(deadline):
             why = f": {trouble}" if trouble else ""
-            waiting = stats.versions_waiting + self._open.background.is_reading
+            waiting = self.stats.versions_waiting + self._open.background.is_reading
             raise WaitTimeout(f"{waiting} versions still wait to be sent after {timeout} s{why}")
-        return said
 
     def close(self) -> None:
         """Ends at once. What has not been sent is in the state directory, if there is one, else lost: drain first."""

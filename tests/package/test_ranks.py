@@ -721,6 +721,15 @@ def test_all_ranks_hear_of_an_argument_that_is_wrong_on_one(two, bucket, options
     assert errors[0].message == f"rank 1: {errors[1].message}"
 
 
+def test_a_publisher_that_not_all_ranks_make_is_refused(two, bucket):
+    two.all(make_fsdp)
+    for rank in (0, 1):
+        with pytest.raises(Raised, match=f"not rank {1 - rank}: make it on all ranks, or give distributed=False"):
+            two.one(rank, open_publisher, str(bucket), {"rank_timeout": 1})
+    # The next time, all come.
+    follow_some_versions(two, bucket)
+
+
 def make_partial(here):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Partial
