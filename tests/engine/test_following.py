@@ -121,6 +121,19 @@ def fails(error):
     return fail
 
 
+def test_an_update_that_fails_again_and_again_does_not_hold_up_requests_all_the_time(follow):
+    async def pauses(following, engine):
+        failed = [following._pause_after(UpdateFailed("the caches could not be reset")) for _ in range(9)]
+        return (
+            failed,
+            following._pause_after(ww.UnavailableError("the bucket")),
+            following._pause_after(UpdateFailed("")),
+        )
+
+    failed, other, after = follow(pauses)
+    assert failed == sorted(failed) and failed[0] == other == after == 2.0 and failed[-1] == 120.0
+
+
 # --- which versions, and when ---
 
 

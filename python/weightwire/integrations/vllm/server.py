@@ -35,6 +35,8 @@ logger = logging.getLogger("vllm.weightwire")
 _READERS_SECONDS = 30.0
 # Between two tries after trouble.
 _TROUBLE_SECONDS = 2.0
+# An update that failed may have held up every request before it did: it is not tried again and again.
+_LONGEST_TROUBLE_SECONDS = 120.0
 # A change of more than one in so many elements is not sent to the workers: comparing all with the mirror takes less.
 _COMPARE_ALL_ABOVE = 16
 # For giving the lease back when the server ends.
@@ -54,6 +56,7 @@ class Following:
         self._folder = mirror / ".weightwire" / "engine"
         self._follower: Follower | None = None
         self._held: MirrorHeld | None = None  # by the engine; None: not known, or not the same in all of it
+        self._failures = 0  # of updates, since the last turn without
         self._stand_still: tuple[int | None, bool] = (None, False)
         self._asked_to_stand: tuple[int | None, bool] | None = (None, False)  # the follower; None: something else
         self._lag = Lag()
@@ -183,13 +186,14 @@ class Following:
             pause = self._options.poll
             try:
                 await self._turn()
+                self._failures = 0
                 self._note_trouble(None)
             except WeightsDiffer as error:
                 self._note_trouble(str(error))
                 await self._engine.stop(f"the weights are not what they should be: {error}")
             except WeightwireError as error:
                 self._note_trouble(str(error))
-                pause = max(pause, _TROUBLE_SECONDS)
+                pause = max(pause, self._pause_after(error))
             except Exception as error:
                 if self._engine.is_dead:
                     return
@@ -198,6 +202,10 @@ class Following:
                 pause = max(pause, _TROUBLE_SECONDS)
             self._note_standing()
             await asyncio.sleep(pause)
+
+    def _pause_after(self, error: WeightwireError) -> float:
+        self._failures = self._failures + 1 if isinstance(error, UpdateFailed) else 0
+        return min(_LONGEST_TROUBLE_SECONDS, _TROUBLE_SECONDS * 2 ** max(0, self._failures - 1))
 
     async def _turn(self) -> None:
         """Asks once whether there is something newer, and does what is to be done."""
