@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -92,11 +93,20 @@ class PyFollower {
     Note();
   }
 
-  // Fetches, verifies and stages as far as there is something. True if there is something to apply.
-  bool Poll() {
+  // Fetches, verifies and stages as far as there is something. True if there is something to apply. What goes wrong is
+  // not tried again when so many seconds are over.
+  bool Poll(std::optional<double> patience) {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
     Follower& follower = Open();
+    SystemSleeper& sleeper = session_->store.machine->sleeper;
+    if (patience.has_value()) {
+      using Clock = std::chrono::steady_clock;
+      constexpr double kLongest = 1e6;
+      const std::chrono::duration<double> seconds(std::clamp(*patience, 0.0, kLongest));
+      sleeper.EndBy(Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds));
+    }
+    const std::shared_ptr<void> forget(nullptr, [&](void*) { sleeper.EndBy(std::nullopt); });
     while (true) {
       const Result<FollowerStep> step = follower.Step();
       Note();
@@ -334,7 +344,7 @@ nb::tuple Load(const std::string& url, std::optional<Version> version, std::size
 void BindFollower(nb::module_& module) {
   nb::class_<PyFollower>(module, "Follower")
       .def(nb::init<const std::string&, const nb::object&, const nb::dict&>())
-      .def("poll", &PyFollower::Poll)
+      .def("poll", &PyFollower::Poll, nb::arg("patience").none() = nb::none())
       .def("staged", &PyFollower::Staged)
       .def("apply", &PyFollower::Apply)
       .def("undo", &PyFollower::Undo)

@@ -121,6 +121,10 @@ class _Wanted:
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
+    def left(self) -> float | None:
+        """Seconds; None if there is no end to them."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
     def pause(self, seconds: float) -> float:
         """How long to wait before the next look; raises if there is to be none."""
         if self._deadline is None:
@@ -220,9 +224,13 @@ class Follower:
 
         Several versions become one change. A change that was not applied is covered by the next one.
         """
+        return self._poll(None)
+
+    def _poll(self, patience: float | None) -> Update | None:
+        """`patience`: how many seconds trouble that may pass is waited out."""
         self._refuse_in_a_fork()
         before = self.stats
-        has_update = self._core.poll()
+        has_update = self._core.poll(patience)
         after = self.stats
         if not has_update:
             self._pending = None
@@ -290,7 +298,7 @@ class Follower:
         if wanted.version is not None and held is not None and held >= wanted.version:
             return True
         try:
-            update = self.poll()
+            update = self._poll(wanted.left())
             wanted.trouble = ""
         except UnavailableError as error:
             update, wanted.trouble = None, f": {error}"

@@ -1,5 +1,7 @@
 #include "base/clock.h"
 
+#include <algorithm>
+
 namespace weightwire {
 
 std::chrono::nanoseconds SystemClock::Monotonic() const { return std::chrono::steady_clock::now().time_since_epoch(); }
@@ -10,7 +12,15 @@ WallTime SystemClock::Wall() const {
 
 bool SystemSleeper::SleepFor(std::chrono::nanoseconds duration) {
   std::unique_lock lock(mutex_);
-  return !stopped_.wait_for(lock, duration, [this] { return stop_; });
+  const auto now = std::chrono::steady_clock::now();
+  const bool whole = !end_.has_value() || now + duration <= *end_;
+  const auto time = whole ? duration : std::max(*end_ - now, std::chrono::steady_clock::duration(0));
+  return !stopped_.wait_for(lock, time, [this] { return stop_; }) && whole;
+}
+
+void SystemSleeper::EndBy(std::optional<std::chrono::steady_clock::time_point> end) {
+  const std::lock_guard lock(mutex_);
+  end_ = end;
 }
 
 void SystemSleeper::Stop() {

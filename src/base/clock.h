@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 namespace weightwire {
 
@@ -64,16 +65,19 @@ class Sleeper {
   [[nodiscard]] virtual bool SleepFor(std::chrono::nanoseconds duration) = 0;
 };
 
-// Waits for real. Stop ends all waiting, now and later.
+// Waits for real. Stop ends all waiting, now and later; EndBy at that moment, until it is told otherwise (nothing: no
+// more).
 class SystemSleeper final : public Sleeper {
  public:
   [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override;
   void Stop();
+  void EndBy(std::optional<std::chrono::steady_clock::time_point> end);
 
  private:
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;
+  std::optional<std::chrono::steady_clock::time_point> end_;
 };
 
 // Waiting moves a manual clock and takes no time.

@@ -29,6 +29,14 @@ TEST(ManualClock, MovesOnlyWhenMoved) {
   EXPECT_EQ(clock.Wall() - start, milliseconds(1500));
 }
 
+TEST(SystemSleeper, AnEndCutsWaitingShortUntilItIsTakenBack) {
+  SystemSleeper sleeper;
+  sleeper.EndBy(std::chrono::steady_clock::now());
+  EXPECT_FALSE(sleeper.SleepFor(std::chrono::hours(1)));
+  sleeper.EndBy(std::nullopt);
+  EXPECT_TRUE(sleeper.SleepFor(std::chrono::nanoseconds(1)));
+}
+
 TEST(SystemSleeper, StopEndsWaitingNowAndLater) {
   SystemSleeper sleeper;
   EXPECT_TRUE(sleeper.SleepFor(nanoseconds(1)));

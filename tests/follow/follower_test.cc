@@ -548,6 +548,23 @@ TEST_F(FollowerTest, ALeaseDoesNotGoOnNamingAnAnchorThatWasNotTaken) {
   EXPECT_EQ(leases[0].lease.needs_from, Version{3});
 }
 
+// People see by leases how far followers are.
+TEST_F(FollowerTest, ALeaseSaysSoonWhichVersionIsHeld) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  maker_.Publish();
+  const auto holds = [&] {
+    Run_(follower);
+    return maker_.run().ReadLeases(nullptr).value().at(0).lease.holds;
+  };
+  EXPECT_NE(holds(), Version{1});
+  clock_.Advance(std::chrono::seconds(14));
+  EXPECT_NE(holds(), Version{1});
+  clock_.Advance(std::chrono::seconds(1));
+  EXPECT_EQ(holds(), Version{1});
+}
+
 TEST_F(FollowerTest, WithoutTheRightToWriteItFollowsWithoutALease) {
   maker_.Publish();
   store_.fail = [](std::string_view call, std::string_view) -> std::optional<Error> {

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import shutil
 import subprocess
+import threading
 
 import numpy as np
 import pytest
@@ -275,6 +276,32 @@ def test_everything_can_be_done_in_an_event_loop(bucket):
 
     assert_same(asyncio.run(everything()), state)
     assert_same(target, state)
+
+
+def test_a_bucket_that_is_away_is_waited_for(bucket, tmp_path):
+    first, second = small_state(), changed(small_state(), 3)
+    with at_first_of_two(bucket, first, second) as (follower, target):
+        bucket.rename(tmp_path / "away")
+        with pytest.raises(ww.WaitTimeout, match="not there any more"):
+            follower.wait(version=1, timeout=0.5)
+        asked = threading.Event()
+        poll = follower._poll
+
+        def poll_and_tell(patience):
+            asked.set()
+            return poll(patience)
+
+        follower._poll = poll_and_tell
+
+        def bring_it_back():
+            asked.wait()
+            (tmp_path / "away").rename(bucket)
+
+        thread = threading.Thread(target=bring_it_back)
+        thread.start()
+        follower.wait(version=1, timeout=60).apply()
+        thread.join()
+        assert_same(target, second)
 
 
 def test_waiting_ends_when_the_time_is_up(bucket):

@@ -341,12 +341,12 @@ TEST_P(PublisherTest, PausesGrowAndEndAtTheLast) {
   }
 }
 
-TEST_P(PublisherTest, EveryRequestMayFailInEveryWay) {
-  // A request, counted from the start, fails once in each way; everything is published all the same.
+// A request, counted from the start, fails once in each way; everything is published all the same.
+void FailEveryRequestInEveryWay(bool single_writer, const PublisherOptions& all_options) {
   for (const Fate fate : {Fate::kUnavailable, Fate::kLostBefore, Fate::kLostAfter, Fate::kRefused}) {
     for (std::uint64_t failing = 0;; ++failing) {
-      World world;
-      PublisherOptions options = Options();
+      World world(single_writer);
+      PublisherOptions options = all_options;
       options.pipeline.anchor_every = 2;
       std::uint64_t requests = 0;
       bool armed = false;
@@ -374,6 +374,11 @@ TEST_P(PublisherTest, EveryRequestMayFailInEveryWay) {
     }
   }
 }
+
+TEST_P(PublisherTest, EveryRequestMayFailInEveryWay) { FailEveryRequestInEveryWay(false, Options()); }
+
+// There a record is put, not created: a repetition must not replace what another has put.
+TEST_P(PublisherTest, EveryRequestOfASingleWriterMayFailInEveryWay) { FailEveryRequestInEveryWay(true, Options()); }
 
 // --- others ---
 

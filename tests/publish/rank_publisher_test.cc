@@ -95,6 +95,9 @@ class Group {
     for (const Ticket& ticket : tickets) EXPECT_EQ(ticket->version, 0U);
   }
 
+  // A rank does not get a message as it was sent.
+  void Garble(std::uint64_t rank, const std::string& key) { garbled_.insert({rank, key}); }
+
   // A rank that does nothing any more.
   void Silence(std::uint64_t rank) { silent_.insert(rank); }
   void Wake(std::uint64_t rank) { silent_.erase(rank); }
@@ -120,7 +123,8 @@ class Group {
       for (const std::string& key : publisher.Wanted()) {
         const auto found = board_.find(key);
         if (found == board_.end()) continue;
-        publisher.Deliver(key, std::string(found->second));
+        const bool garbled = garbled_.contains({rank, key});
+        publisher.Deliver(key, garbled ? found->second.substr(1) : std::string(found->second));
         worked = true;
       }
       for (const std::string& key : publisher.TakeUnneeded()) board_.erase(key);
@@ -157,6 +161,7 @@ class Group {
   SimFileSystem files_;
   std::map<std::string, std::string> board_;
   std::set<std::uint64_t> silent_;
+  std::set<std::pair<std::uint64_t, std::string>> garbled_;
   std::vector<std::unique_ptr<SimStore>> stores_;
   std::vector<std::unique_ptr<RankPublisher>> ranks_;
 };
@@ -821,6 +826,40 @@ TEST(RankPublisherTrouble, AStoreThatIsAwayForAlmostTheDeadlineSpoilsNothing) {
   away = false;
   group.WorkUntilIdle();
   ExpectStage({first, second}, TicketStage::kCommitted);
+}
+
+// As of a rank with another version of this program.
+TEST(RankPublisherTrouble, AReportThatIsNotUnderstoodFailsOnAllRanks) {
+  World world;
+  Group group(world, 2);
+  Model model = SmallModel(1);
+  group.PublishFirst(model);
+  group.Garble(0, ReportKey(1, 1));
+  const std::vector<Ticket> failed = group.PublishAll(Trained(model, 1), 1);
+  group.WorkUntilIdle();
+  for (const Ticket& ticket : failed) {
+    EXPECT_EQ(ticket->stage, TicketStage::kFailed);
+    EXPECT_NE(ticket->error->message().find("the report of rank 1"), std::string::npos) << ticket->error->message();
+  }
+  model = Trained(model, 2);
+  ExpectStage(group.PublishAll(model, 2), TicketStage::kQueued);
+  group.WorkUntilIdle();
+  ExpectVersion(world, 1, model);
+}
+
+TEST(RankPublisherTrouble, AVerdictThatIsNotUnderstoodStopsTheRank) {
+  World world;
+  Group group(world, 2);
+  const Model model = SmallModel(1);
+  group.PublishFirst(model);
+  group.Garble(1, VerdictKey(1));
+  const Model next = Trained(model, 1);
+  const std::vector<Ticket> tickets = group.PublishAll(next, 1);
+  group.WorkUntilIdle();
+  EXPECT_EQ(tickets[0]->stage, TicketStage::kCommitted);
+  EXPECT_EQ(tickets[1]->stage, TicketStage::kFailed);
+  EXPECT_TRUE(group[1].Admit().stopped.has_value());
+  ExpectVersion(world, 1, next);
 }
 
 TEST(RankPublisherTrouble, ADeadRankIsNoticedWhileTheOthersAreLongAtIt) {
