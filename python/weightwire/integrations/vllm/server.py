@@ -205,7 +205,7 @@ class Following:
 
     def _pause_after(self, error: WeightwireError) -> float:
         self._failures = self._failures + 1 if isinstance(error, UpdateFailed) else 0
-        return min(_LONGEST_TROUBLE_SECONDS, _TROUBLE_SECONDS * 2 ** max(0, self._failures - 1))
+        return min(_LONGEST_TROUBLE_SECONDS, _TROUBLE_SECONDS * float(2 ** max(0, self._failures - 1)))
 
     async def _turn(self) -> None:
         """Asks once whether there is something newer, and does what is to be done."""
