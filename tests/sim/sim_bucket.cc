@@ -70,7 +70,9 @@ void Bucket::Remove(std::string_view key, const std::optional<LeaseReads>& reads
 }
 
 void Bucket::CheckLeases(std::string_view key, const LeaseReads& reads) {
-  for (const auto& [name, history] : leases_) {
+  for (const auto& lease : leases_) {
+    const std::string& name = lease.first;
+    const std::vector<LeaseEvent>& history = lease.second;
     // A lease counts if it asked for the object both when the leases were listed and when it was read. One that was
     // renewed in between may ask for less; one that was dead before was put after the mark, which its follower sees.
     const auto asks = [&](std::uint64_t at) {
