@@ -106,7 +106,11 @@ class PyFollower {
       const std::chrono::duration<double> seconds(std::clamp(*patience, 0.0, kLongest));
       sleeper.EndBy(Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds));
     }
-    const std::shared_ptr<void> forget(nullptr, [&](void*) { sleeper.EndBy(std::nullopt); });
+    // However it ends, the next call has a patience of its own.
+    const struct Forget {
+      SystemSleeper& sleeper;
+      ~Forget() { sleeper.EndBy(std::nullopt); }
+    } forget{sleeper};
     while (true) {
       const Result<FollowerStep> step = follower.Step();
       Note();

@@ -443,7 +443,7 @@ def _meet(rank: int, ranks: int, timeout: float) -> None:
     store.set(keys[rank], "here")
     try:
         store.wait(keys, datetime.timedelta(seconds=timeout))
-    except RuntimeError:  # also of a store that is gone
+    except RuntimeError:  # torch's, when the time is up
         missing = [str(other) for other, key in enumerate(keys) if not store.check([key])]
         if not missing:
             return

@@ -382,8 +382,9 @@ Result<GcStep> Collector::ReadLeasesAgain() {
   progress_.damaged_leases = leases_.damaged.size();
   if (!leases_.damaged.empty()) {
     phase_ = Phase::kRemoveMark;
-    return Worked(
-        fmt::format("nothing may go: {} cannot be read and may be a living lease", leases_.damaged.front().key));
+    progress_.held_back =
+        fmt::format("nothing may go: {} cannot be read and may be a living lease", leases_.damaged.front().key);
+    return Worked(progress_.held_back);
   }
   for (const Removal& removal : may_go_) {
     if (!IsLeased(removal)) {

@@ -12,6 +12,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from weightwire._arrays import named_dtype, torch_dtype
+from weightwire._lora import is_peft
 from weightwire._published import Fp8
 from weightwire._state import roles_of
 from weightwire.errors import InvalidArgumentError
@@ -97,7 +98,7 @@ class WeightTransfer:
         if self._trainer is None:
             raise InvalidArgumentError("the trainer is not known: call attach(trainer) before trainer.train()")
         model = self._model()
-        base = model.get_base_model() if _is_peft(model) else model
+        base = model.get_base_model() if is_peft(model) else model
         leftover, self._publisher = self._publisher, None
         end_leftover(leftover)
         self._publisher = Publisher(
@@ -107,7 +108,7 @@ class WeightTransfer:
                 "dtype": self._dtype,
                 "tokenizer": self._trainer.processing_class,
                 "distributed": False,  # TRL puts the weights together, and calls the main process alone
-                "optimizer": self._trainer.optimizer if self._background and not _is_peft(model) else None,
+                "optimizer": self._trainer.optimizer if self._background and not is_peft(model) else None,
                 **self._options,
             },
         )
@@ -138,7 +139,7 @@ class WeightTransfer:
                 sent[name] = self._kept(name, tensor)
                 moved = True
         # As a module where it can be: tied weights and what is not trained are known there.
-        whole = not moved and not _is_peft(model)
+        whole = not moved and not is_peft(model)
         if not whole:
             _refuse_frozen(model, sent)
             sent |= {name: self._kept(name, buffer) for name, buffer in _buffers_of(model).items() if name not in sent}
@@ -189,10 +190,6 @@ class _Costs(TrainerCallback):
             self._transfer._costs.write_to(logs, state.log_history)
 
 
-def _is_peft(model: Any) -> bool:
-    return hasattr(model, "merge_adapter")
-
-
 def _is_whole(parameter: torch.Tensor) -> bool:
     from torch.distributed.tensor import DTensor
 
@@ -201,7 +198,7 @@ def _is_whole(parameter: torch.Tensor) -> bool:
 
 def _buffers_of(model: Any) -> dict[str, torch.Tensor]:
     """What a checkpoint has beside the parameters, of which TRL knows nothing. All ranks hold it alike."""
-    if _is_peft(model):
+    if is_peft(model):
         model = model.get_base_model()
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return {
@@ -213,7 +210,7 @@ def _buffers_of(model: Any) -> dict[str, torch.Tensor]:
 
 def _refuse_frozen(model: Any, sent: dict[str, torch.Tensor]) -> None:
     """TRL sends what is trained. The rest of a sharded model cannot be put together on one rank."""
-    if _is_peft(model):
+    if is_peft(model):
         return
     left_out = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
     if left_out:
