@@ -35,7 +35,10 @@ void ReportText(const VerifyOptions& options, const VerifyReport& report) {
   fmt::print("read      records {}, parts of deltas {}, anchors {}: {}\n", WithCommas(report.records),
              WithCommas(report.parts), WithCommas(report.anchors), HumanBytes(report.bytes));
   fmt::print("replayed  {} versions, each to the digest of its record\n", WithCommas(report.states));
-  if (report.pruned > 0) fmt::print("pruned    the deltas of {} versions are not there\n", WithCommas(report.pruned));
+  if (report.pruned > 0) {
+    fmt::print("pruned    {} of which the deltas are not there\n",
+               report.pruned == 1 ? "1 version" : WithCommas(report.pruned) + " versions");
+  }
   for (const std::string& sentence : report.damage) fmt::print("damage    {}\n", sentence);
   if (report.damage.empty()) fmt::print("Everything is as it should be.\n");
 }

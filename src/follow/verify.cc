@@ -108,6 +108,7 @@ Status Verifier::ReadRecord() {
   layout_ = nullptr;
   parts_.clear();
   parts_complete_ = true;
+  parts_gone_ = false;
   const auto record = run_.ReadRecord(version_);
   if (!record.ok() && !IsDamage(record.error())) return record.error();
   if (record.ok()) record_ = record.value();
@@ -148,7 +149,7 @@ Status Verifier::ReadDelta() {
       Replay();
     } else {
       replayed_ = nullptr;
-      ++report_.pruned;
+      if (parts_gone_) ++report_.pruned;
     }
     phase_ = Phase::kAnchor;
     return Ok();
@@ -163,6 +164,7 @@ Status Verifier::ReadDelta() {
   if (!read.ok() && !IsDamage(read.error())) return read.error();
   if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
     parts_complete_ = false;
+    parts_gone_ = true;
     bytes.clear();
   } else if (!read.ok() || ObjectHash(bytes) != part.hash) {
     Damaged(read.ok() ? fmt::format("{}: its bytes are not what its name says", part.key) : read.error().message());

@@ -98,6 +98,7 @@ class Verifier {
   std::shared_ptr<const Layout> layout_;  // of record_; none if it cannot be read
   std::vector<std::vector<std::uint8_t>> parts_;
   bool parts_complete_ = true;
+  bool parts_gone_ = false;                    // some of them, not damaged
   std::map<AnchorName, KnownAnchor> unnamed_;  // anchors read; later records may still name them
   std::unique_ptr<MemoryTarget> replayed_;     // holds the state of version_, or nothing
   std::unique_ptr<Loading> loading_;

@@ -692,7 +692,9 @@ def test_verify_finds_damage(run):
     part.write_bytes(good[:100] + bytes([good[100] ^ 1]) + good[101:])
     result = weightwire("verify", run, "--json")
     assert result.returncode == CORRUPT
-    assert part.name in json.loads(result.stdout)["damage"][0]
+    report = json.loads(result.stdout)
+    assert part.name in report["damage"][0]
+    assert report["pruned"] == 0  # it is there
 
 
 def test_verify_looks_at_everything_else_if_a_record_is_damaged(run):
