@@ -1,8 +1,34 @@
 #include "store/parallel_store.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 namespace weightwire {
+namespace {
+
+// Whoever writes an upload holds one of its parts in memory.
+constexpr std::uint64_t kMaxPartBytes = std::uint64_t{64} << 20;
+
+// An upload whose parts are several of another's.
+class ParallelUpload final : public Upload {
+ public:
+  ParallelUpload(std::unique_ptr<Upload> inner, std::uint64_t together)
+      : Upload(inner->size_bytes(), inner->part_bytes() * together), inner_(std::move(inner)), together_(together) {}
+
+  Status Finish() override { return inner_->Finish(); }
+  Status Abort() override { return inner_->Abort(); }
+
+ private:
+  Status DoWritePart(std::uint64_t index, std::span<const std::uint8_t> bytes) override {
+    return WritePartsInParallel(*inner_, index * together_, bytes, together_);
+  }
+
+  const std::unique_ptr<Upload> inner_;
+  const std::uint64_t together_;
+};
+
+}  // namespace
 
 ParallelStore::ParallelStore(std::unique_ptr<Store> inner, TransferOptions options)
     : inner_(std::move(inner)), options_(options) {}
@@ -35,7 +61,10 @@ Result<std::vector<ObjectInfo>> ParallelStore::DoList(std::string_view prefix, s
 Status ParallelStore::DoRemove(std::string_view key) { return inner_->Remove(key); }
 
 Result<std::unique_ptr<Upload>> ParallelStore::DoStartUpload(std::string_view key, std::uint64_t size_bytes) {
-  return inner_->StartUpload(key, size_bytes);
+  WW_TRY(std::unique_ptr<Upload> inner, inner_->StartUpload(key, size_bytes));
+  const std::uint64_t together = std::min<std::uint64_t>(options_.threads, kMaxPartBytes / inner->part_bytes());
+  if (together <= 1 || inner->part_count() <= 1) return inner;
+  return std::unique_ptr<Upload>(std::make_unique<ParallelUpload>(std::move(inner), together));
 }
 
 }  // namespace weightwire

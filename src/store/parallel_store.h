@@ -1,7 +1,8 @@
 // A store whose large reads and writes are done in parts, several at a time.
 //
-// For callers that have no threads of their own: Read and Put of many bytes become ranged reads and an upload. Small
-// ones, and all other calls, go through as they are. A large PutIfAbsent stays one request, since an upload cannot be
+// For callers that have no threads of their own: Read and Put of many bytes become ranged reads and an upload, and an
+// upload takes several of the inner store's parts as one of its own, which are then sent at a time. Small ones, and all
+// other calls, go through as they are. A large PutIfAbsent stays one request, since an upload cannot be
 // made conditional. A large Put is for keys that hold a hash, as all large objects of a run do: after a lost answer an
 // object of the same size counts as written (retry_store.h).
 #pragma once

@@ -66,12 +66,18 @@ Status ReadParts(Store& store, std::string_view key, std::uint64_t offset, std::
 
 }  // namespace
 
+Status WritePartsInParallel(Upload& upload, std::uint64_t first_part, std::span<const std::uint8_t> bytes,
+                            std::size_t threads) {
+  const std::uint64_t count = (bytes.size() + upload.part_bytes() - 1) / upload.part_bytes();
+  return ForAllParts(count, threads, [&](std::uint64_t i) {
+    return upload.WritePart(first_part + i, bytes.subspan(i * upload.part_bytes(), upload.PartSize(first_part + i)));
+  });
+}
+
 Status PutInParallel(Store& store, std::string_view key, std::span<const std::uint8_t> bytes,
                      const TransferOptions& options) {
   WW_TRY(const std::unique_ptr<Upload> upload, store.StartUpload(key, bytes.size()));
-  Status written = ForAllParts(upload->part_count(), options.threads, [&](std::uint64_t index) {
-    return upload->WritePart(index, bytes.subspan(index * upload->part_bytes(), upload->PartSize(index)));
-  });
+  Status written = WritePartsInParallel(*upload, 0, bytes, options.threads);
   if (!written.ok()) {
     // Whether giving up works changes nothing: services remove old parts themselves.
     (void)upload->Abort();

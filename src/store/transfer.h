@@ -20,6 +20,11 @@ struct TransferOptions {
   std::uint64_t read_bytes = std::uint64_t{8} << 20;
 };
 
+// Writes bytes that are some of an upload's parts, from `first_part` on, `threads` at a time. REQUIRES: they are parts
+// as a whole.
+Status WritePartsInParallel(Upload& upload, std::uint64_t first_part, std::span<const std::uint8_t> bytes,
+                            std::size_t threads);
+
 // What a store's Put and Read do, in parts. A failed upload is given up in the store as well.
 Status PutInParallel(Store& store, std::string_view key, std::span<const std::uint8_t> bytes,
                      const TransferOptions& options);

@@ -100,5 +100,43 @@ TEST(ParallelStore, SplitsLargeReadsAndWritesOnly) {
   ExpectError(store.Read("large", 20 * kMiB, out), ErrorCode::kCorrupt);
 }
 
+TEST(ParallelStore, AnUploadSendsSeveralPartsAtATime) {
+  SystemClock clock;
+  auto faulty = std::make_unique<FaultyStore>(&clock);
+  FaultyStore& inner = *faulty;
+  ParallelStore store(std::move(faulty), TransferOptions());
+  for (const std::uint64_t size : {8 * kMiB, 8 * kMiB + 1, 64 * kMiB, 70 * kMiB + 3}) {
+    SCOPED_TRACE(size);
+    const Bytes bytes = RandomBytes(size, size);
+    const int parts_before = inner.Calls("part");
+    const auto upload = store.StartUpload("anchors/x", size).value();
+    for (std::uint64_t i = 0; i < upload->part_count(); ++i) {
+      const auto part = std::span(bytes).subspan(i * upload->part_bytes(), upload->PartSize(i));
+      ASSERT_TRUE(Succeeds(upload->WritePart(i, part)));
+    }
+    ASSERT_TRUE(Succeeds(upload->Finish()));
+    EXPECT_TRUE(inner.memory().Get("anchors/x", size).value() == bytes);
+    // The inner store's parts have 8 MiB; whoever uploads gives four of them at once.
+    EXPECT_EQ(static_cast<std::uint64_t>(inner.Calls("part") - parts_before), (size + 8 * kMiB - 1) / (8 * kMiB));
+    EXPECT_EQ(upload->part_bytes(), size > 8 * kMiB ? 32 * kMiB : 8 * kMiB);
+  }
+}
+
+TEST(ParallelStore, APartOfAnUploadThatFailedIsWrittenAgain) {
+  SystemClock clock;
+  auto faulty = std::make_unique<FaultyStore>(&clock);
+  FaultyStore& inner = *faulty;
+  ParallelStore store(std::move(faulty), TransferOptions());
+  const Bytes bytes = RandomBytes(40 * kMiB, 5);
+  const auto upload = store.StartUpload("anchors/x", bytes.size()).value();
+  inner.Plan("part", {Fault::kNone, Fault::kUnavailable});
+  const std::span first = std::span(bytes).first(32 * kMiB);
+  ExpectError(upload->WritePart(0, first), ErrorCode::kUnavailable);
+  ASSERT_TRUE(Succeeds(upload->WritePart(1, std::span(bytes).subspan(32 * kMiB))));
+  ASSERT_TRUE(Succeeds(upload->WritePart(0, first)));
+  ASSERT_TRUE(Succeeds(upload->Finish()));
+  EXPECT_TRUE(inner.memory().Get("anchors/x", bytes.size()).value() == bytes);
+}
+
 }  // namespace
 }  // namespace weightwire
