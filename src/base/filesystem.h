@@ -67,7 +67,7 @@ class UpdateMap {
   virtual Status Sync() = 0;
 };
 
-// A file that was created just now.
+// A file being written: created just now, or opened again to go on with it.
 class NewFile {
  public:
   NewFile() = default;
@@ -75,13 +75,13 @@ class NewFile {
   NewFile& operator=(const NewFile&) = delete;
   virtual ~NewFile() = default;
 
-  // At the end of what Append has written so far.
+  // At the end of what Append has written so far. REQUIRES: not opened again.
   virtual Status Append(std::span<const std::uint8_t> bytes) = 0;
   // Anywhere, in any order; several threads may write at once. The file grows as needed.
   virtual Status WriteAt(std::uint64_t offset, std::span<const std::uint8_t> bytes) = 0;
   // What is new reads as zeros.
   virtual Status Resize(std::uint64_t size_bytes) = 0;
-  // Returns once the data is on the disk.
+  // Returns once the data is on the disk, also what was written before the file was opened again.
   virtual Status Sync() = 0;
 };
 
@@ -127,6 +127,8 @@ class FileSystem {
   virtual Result<std::unique_ptr<UpdateMap>> MapForUpdate(const Path& path) = 0;
   // An error when the name is taken.
   virtual Result<std::unique_ptr<NewFile>> Create(const Path& path) = 0;
+  // A file that is there, to go on writing to it.
+  virtual Result<std::unique_ptr<NewFile>> Reopen(const Path& path) = 0;
   // A new file with the contents of another, sharing their place on the disk where the file system can do that.
   virtual Result<std::unique_ptr<NewFile>> Clone(const Path& from, const Path& to) = 0;
   // A link that says `target`. An error when the name is taken.

@@ -176,6 +176,11 @@ Result<std::unique_ptr<NewFile>> RealFileSystem::Create(const Path& path) {
   return std::unique_ptr<NewFile>(std::make_unique<RealNewFile>(std::move(file)));
 }
 
+Result<std::unique_ptr<NewFile>> RealFileSystem::Reopen(const Path& path) {
+  WW_TRY(File file, File::OpenForUpdate(path, Links::kRefuse));
+  return std::unique_ptr<NewFile>(std::make_unique<RealNewFile>(std::move(file)));
+}
+
 Result<std::unique_ptr<NewFile>> RealFileSystem::Clone(const Path& from, const Path& to) {
   WW_TRY(const File source, File::OpenForRead(from));
   WW_TRY(File copy, File::Create(to));

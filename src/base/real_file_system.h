@@ -17,6 +17,7 @@ class RealFileSystem final : public FileSystem {
 
   Result<std::unique_ptr<UpdateMap>> MapForUpdate(const Path& path) override;
   Result<std::unique_ptr<NewFile>> Create(const Path& path) override;
+  Result<std::unique_ptr<NewFile>> Reopen(const Path& path) override;
   Result<std::unique_ptr<NewFile>> Clone(const Path& from, const Path& to) override;
   Status MakeLink(std::string_view target, const Path& path) override;
   Status Rename(const Path& from, const Path& to) override;

@@ -54,7 +54,8 @@ Result<std::unique_ptr<IncomingFiles>> IncomingFiles::Begin(FileSystem& files, c
   WW_RETURN_IF_ERROR(files.MakeDirectory(folder));
   auto incoming = std::unique_ptr<IncomingFiles>(new IncomingFiles(files, folder));
   for (const AnchorFile& file : anchor) {
-    incoming->incoming_.push_back({file.name, file.size_bytes, MayBeCode(file.name) && !carry_code, false, nullptr});
+    incoming->incoming_.push_back(
+        {file.name, file.size_bytes, MayBeCode(file.name) && !carry_code, false, false, nullptr});
   }
   return incoming;
 }
@@ -67,23 +68,33 @@ std::vector<std::string> IncomingFiles::names() const {
   return names;
 }
 
-Status IncomingFiles::Create(Incoming& file) {
-  if (open_count_ >= kMaxOpenFiles) WW_RETURN_IF_ERROR(CloseAll(true));
-  WW_RETURN_IF_ERROR(MakeParents(files_, folder_, file.name));
-  WW_TRY(file.open, files_.Create(folder_ / file.name));
-  file.created = true;
-  ++open_count_;
-  return file.open->Resize(file.size_bytes);
-}
-
-Status IncomingFiles::CloseAll(bool sync) {
-  for (Incoming& file : incoming_) {
-    if (file.open == nullptr) continue;
-    if (sync) WW_RETURN_IF_ERROR(file.open->Sync());
-    file.open.reset();
+Result<NewFile*> IncomingFiles::Open(std::size_t index) {
+  Incoming& file = incoming_[index];
+  if (file.open != nullptr) {
+    const auto at = std::find(open_.begin(), open_.end(), index);
+    std::rotate(at, at + 1, open_.end());
+  } else {
+    if (open_.size() == kMaxOpenFiles) {
+      // Not synced: what was written is synced at the end, whoever has written it.
+      incoming_[open_.front()].open.reset();
+      open_.erase(open_.begin());
+    }
+    const FileSystem::Path path = folder_ / file.name;
+    if (file.created) {
+      WW_TRY(file.open, files_.Reopen(path));
+    } else {
+      WW_RETURN_IF_ERROR(MakeParents(files_, folder_, file.name));
+      WW_TRY(file.open, files_.Create(path));
+      file.created = true;
+    }
+    open_.push_back(index);
   }
-  open_count_ = 0;
-  return Ok();
+  // On its own: a disk that was full for this may have room when it is tried again.
+  if (!file.sized) {
+    WW_RETURN_IF_ERROR(file.open->Resize(file.size_bytes));
+    file.sized = true;
+  }
+  return file.open.get();
 }
 
 Status IncomingFiles::WriteAt(std::size_t index, std::uint64_t offset, std::span<const std::uint8_t> bytes) {
@@ -95,20 +106,19 @@ Status IncomingFiles::WriteAt(std::size_t index, std::uint64_t offset, std::span
         fmt::format("{} has {} bytes, and there are some for a place after its end", file.name, file.size_bytes));
   }
   if (file.passed_over) return Ok();
-  if (!file.created) WW_RETURN_IF_ERROR(Create(file));
-  if (file.open != nullptr) return file.open->WriteAt(offset, bytes);
-  // Closed to make room, and now a piece of it comes again.
-  WW_TRY(const std::unique_ptr<UpdateMap> map, files_.MapForUpdate(folder_ / file.name));
-  WW_TRY(const std::span<std::uint8_t> to, map->ForWriting(offset, bytes.size()));
-  std::copy(bytes.begin(), bytes.end(), to.begin());
-  return map->Sync();
+  WW_TRY(NewFile* const open, Open(index));
+  return open->WriteAt(offset, bytes);
 }
 
 Status IncomingFiles::Finish(bool sync) {
-  for (Incoming& file : incoming_) {
-    if (!file.passed_over && !file.created) WW_RETURN_IF_ERROR(Create(file));
+  for (std::size_t index = 0; index < incoming_.size(); ++index) {
+    const Incoming& file = incoming_[index];
+    if (file.passed_over || (file.sized && !sync)) continue;
+    WW_TRY(NewFile* const open, Open(index));
+    if (sync) WW_RETURN_IF_ERROR(open->Sync());
   }
-  WW_RETURN_IF_ERROR(CloseAll(sync));
+  for (Incoming& file : incoming_) file.open.reset();
+  open_.clear();
   return sync ? SyncParents(files_, folder_, names()) : Ok();
 }
 

@@ -38,18 +38,19 @@ class IncomingFiles {
     std::uint64_t size_bytes = 0;
     bool passed_over = false;
     bool created = false;
-    std::unique_ptr<NewFile> open;  // between its creation and a sync
+    bool sized = false;
+    std::unique_ptr<NewFile> open;  // of some of those that are created
   };
 
   IncomingFiles(FileSystem& files, FileSystem::Path folder) : files_(files), folder_(std::move(folder)) {}
 
-  Status Create(Incoming& file);
-  Status CloseAll(bool sync);
+  // Creates the file, or opens it again; closes another where too many are open.
+  Result<NewFile*> Open(std::size_t index);
 
   FileSystem& files_;
   FileSystem::Path folder_;
   std::vector<Incoming> incoming_;
-  std::size_t open_count_ = 0;
+  std::vector<std::size_t> open_;  // by index, the one used last at the end
 };
 
 }  // namespace weightwire

@@ -376,6 +376,12 @@ Result<std::unique_ptr<NewFile>> SimFileSystem::Create(const Path& path) {
   return std::unique_ptr<NewFile>(std::make_unique<NewFile_>(*this, std::move(node), path));
 }
 
+Result<std::unique_ptr<NewFile>> SimFileSystem::Reopen(const Path& path) {
+  WW_TRY(SimDisk::NodePtr node, FindFile(path, false));
+  WW_RETURN_IF_ERROR(Ask("reopen", path));
+  return std::unique_ptr<NewFile>(std::make_unique<NewFile_>(*this, std::move(node), path));
+}
+
 Result<std::unique_ptr<NewFile>> SimFileSystem::Clone(const Path& from, const Path& to) {
   WW_TRY(const SimDisk::NodePtr source, FindFile(from, true));
   WW_TRY(SimDisk::NodePtr node, Add("clone", to, FileKind::kFile));

@@ -71,8 +71,8 @@ class SimFileSystem final : public FileSystem {
   // What comes of an effect: it happens; the process dies before it; the operating system refuses, and the process
   // lives on.
   enum class Fate : std::uint8_t { kGoOn, kDie, kRefuse };
-  // `effect` is one of: create, clone, append, write, resize, sync, map, write map, sync map, link, rename, remove,
-  // make directory, remove directory, sync directory, lock.
+  // `effect` is one of: create, reopen, clone, append, write, resize, sync, map, write map, sync map, link, rename,
+  // remove, make directory, remove directory, sync directory, lock.
   using Hook = std::function<Fate(std::string_view effect, const Path& path)>;
 
   explicit SimFileSystem(SimDisk& disk, Hook hook = {});
@@ -93,6 +93,7 @@ class SimFileSystem final : public FileSystem {
 
   Result<std::unique_ptr<UpdateMap>> MapForUpdate(const Path& path) override;
   Result<std::unique_ptr<NewFile>> Create(const Path& path) override;
+  Result<std::unique_ptr<NewFile>> Reopen(const Path& path) override;
   Result<std::unique_ptr<NewFile>> Clone(const Path& from, const Path& to) override;
   Status MakeLink(std::string_view target, const Path& path) override;
   Status Rename(const Path& from, const Path& to) override;

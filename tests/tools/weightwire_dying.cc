@@ -175,6 +175,11 @@ class DyingFileSystem final : public FileSystem {
     WW_TRY(auto file, inner_.Create(path));
     return std::unique_ptr<NewFile>(std::make_unique<DyingFile>(std::move(file), fate_));
   }
+  Result<std::unique_ptr<NewFile>> Reopen(const Path& path) override {
+    fate_.Effect();
+    WW_TRY(auto file, inner_.Reopen(path));
+    return std::unique_ptr<NewFile>(std::make_unique<DyingFile>(std::move(file), fate_));
+  }
   Result<std::unique_ptr<NewFile>> Clone(const Path& from, const Path& to) override {
     fate_.Effect();
     WW_TRY(auto file, inner_.Clone(from, to));
