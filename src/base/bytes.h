@@ -1,5 +1,5 @@
-// Bytes to integers and back: little-endian loads and stores, checked arithmetic, and a bounds-checked reader and a
-// writer for the fixed-width integers and varints of our formats.
+// Bytes to texts and integers and back: little-endian loads and stores, checked arithmetic, and a bounds-checked reader
+// and a writer for the fixed-width integers and varints of our formats.
 //
 // A varint is unsigned LEB128: seven bits a byte, lowest first, the top bit set on all but the last byte. Only the
 // shortest form is valid, so that a number has exactly one encoding and equal values mean equal bytes.
@@ -11,6 +11,7 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -19,6 +20,14 @@ namespace weightwire {
 
 // Tensor data is little-endian in files and is compared in memory as it lies there.
 static_assert(std::endian::native == std::endian::little, "weightwire needs a little-endian machine");
+
+// The bytes of a text and the text of bytes, where they lie.
+[[nodiscard]] inline std::span<const std::uint8_t> BytesOf(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+[[nodiscard]] inline std::string_view TextOf(std::span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 // Loads and stores of a fixed width at any alignment.
 // REQUIRES: as many bytes at the pointer as the name says.

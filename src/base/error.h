@@ -45,4 +45,10 @@ class Error {
   return error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kUnknownOutcome;
 }
 
+// Whether what was read is damaged or not to be understood, rather than the store or the disk it came from away.
+[[nodiscard]] inline bool IsDamage(const Error& error) {
+  return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kLimit ||
+         error.code() == ErrorCode::kUnsupported;
+}
+
 }  // namespace weightwire

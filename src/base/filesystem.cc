@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/bytes.h"
 #include "base/limits.h"
 
 namespace weightwire {
@@ -36,8 +37,7 @@ Status WriteDurably(FileSystem& files, const FileSystem::Path& path, std::span<c
 }
 
 Status WriteDurably(FileSystem& files, const FileSystem::Path& path, std::string_view text) {
-  return WriteDurably(files, path,
-                      std::span<const std::uint8_t>(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
+  return WriteDurably(files, path, BytesOf(text));
 }
 
 Result<bool> IsDirectory(FileSystem& files, const FileSystem::Path& path) {

@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 
 namespace weightwire {
@@ -41,9 +42,7 @@ Sha256Digest Sha256Of(std::span<const std::uint8_t> bytes) {
   return hash.Finish();
 }
 
-Sha256Digest Sha256Of(std::string_view text) {
-  return Sha256Of({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
-}
+Sha256Digest Sha256Of(std::string_view text) { return Sha256Of(BytesOf(text)); }
 
 std::string ToHex(std::span<const std::uint8_t> bytes) {
   constexpr std::string_view kDigits = "0123456789abcdef";

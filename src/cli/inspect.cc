@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "cli/format_numbers.h"
 #include "cli/json_output.h"
 #include "cli/load.h"
@@ -44,7 +45,7 @@ Result<std::optional<Layout>> LayoutAfter(const LoadedDelta& delta, const Inspec
     source = options.base->string();
   } else if (options.layout.has_value()) {
     WW_TRY(const MappedFile map, MappedFile::Open(*options.layout));
-    std::string_view text(reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size());
+    std::string_view text = TextOf(map.bytes());
     if (text.ends_with('\n')) text.remove_suffix(1);  // editors add one
     auto parsed = Layout::Parse(text);
     if (!parsed.ok()) return parsed.error().In(options.layout->string());

@@ -10,6 +10,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/bytes.h"
+
 namespace weightwire {
 namespace {
 
@@ -112,7 +114,7 @@ Result<HttpAnswer> VllmServer::Ask(const std::string& method, const std::string&
   // request: so nothing is sent that is not asked for, and no connection is used twice.
   request.headers = {"connection: close"};
   if (!body.empty()) request.headers.emplace_back("content-type: application/json");
-  request.body = {reinterpret_cast<const std::uint8_t*>(body.data()), body.size()};
+  request.body = BytesOf(body);
   request.may_be_sent_twice = method == "GET";
   request.max_body_bytes = std::uint64_t{16} << 20;
   return http_.Perform(request);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <set>
 
+#include "base/bytes.h"
 #include "base/limits.h"
 
 namespace weightwire {
@@ -31,7 +32,7 @@ Result<std::uint64_t> LimitedVarint(ByteReader& in, std::uint64_t limit, const c
 
 void WriteString(const std::string& text, ByteWriter& out) {
   out.Varint(text.size());
-  out.Bytes({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  out.Bytes(BytesOf(text));
 }
 
 Result<std::string> ReadName(ByteReader& in) {

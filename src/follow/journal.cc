@@ -30,8 +30,6 @@ constexpr std::uint64_t kLongGap = 255;
 // More than any tensor has units; sums of a few do not overflow.
 constexpr std::uint64_t kMaxUnitGap = std::uint64_t{1} << 62;
 
-Bytes BytesOf(std::string_view text) { return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}; }
-
 Error Damaged() { return {ErrorCode::kCorrupt, "it is damaged"}; }
 
 // What becomes one block: a stretch of a new tensor, or some of the changes of a chunk, at one of the tensor's places.

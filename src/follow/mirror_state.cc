@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "base/bytes.h"
+
 namespace weightwire {
 namespace {
 
@@ -85,7 +87,7 @@ Result<MirrorState> ParseMirrorState(std::string_view json) {
 Result<MirrorState> ReadMirrorState(FileSystem& files, const FileSystem::Path& directory) {
   const FileSystem::Path path = directory / kMirrorFolder / kStateFile;
   WW_TRY(const std::vector<std::uint8_t> bytes, files.Read(path, kMaxMirrorStateBytes));
-  auto state = ParseMirrorState({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  auto state = ParseMirrorState(TextOf(bytes));
   if (!state.ok()) return state.error().In(path.string());
   return state;
 }

@@ -12,8 +12,8 @@
 namespace weightwire {
 namespace {
 
-// Damage, as opposed to what may be mended by looking again.
-bool IsDamage(const Error& error) {
+// What is wrong with the run, as opposed to what keeps us from looking.
+bool IsFinding(const Error& error) {
   switch (error.code()) {
     case ErrorCode::kNotFound:
     case ErrorCode::kCorrupt:
@@ -85,7 +85,7 @@ Status Verifier::Begin() {
   std::optional<Version> newest;
   if (const auto found = run_.FindNewest(std::nullopt); found.ok()) {
     if (found.value().has_value()) newest = found.value()->record.version;
-  } else if (IsDamage(found.error())) {
+  } else if (IsFinding(found.error())) {
     WW_TRY(newest, NewestThere());
   } else {
     return found.error();
@@ -110,7 +110,7 @@ Status Verifier::ReadRecord() {
   parts_complete_ = true;
   parts_gone_ = false;
   const auto record = run_.ReadRecord(version_);
-  if (!record.ok() && !IsDamage(record.error())) return record.error();
+  if (!record.ok() && !IsFinding(record.error())) return record.error();
   if (record.ok()) record_ = record.value();
   if (!record_.has_value()) {
     Damaged(record.ok() ? fmt::format("the record of version {} is missing", version_) : record.error().message());
@@ -118,7 +118,7 @@ Status Verifier::ReadRecord() {
     return Ok();
   }
   auto layout = run_.ReadLayout(record_->record.layout);
-  if (!layout.ok() && !IsDamage(layout.error())) return layout.error();
+  if (!layout.ok() && !IsFinding(layout.error())) return layout.error();
   ++report_.records;
   if (layout.ok()) {
     layout_ = std::make_shared<const Layout>(std::move(layout).value());
@@ -161,7 +161,7 @@ Status Verifier::ReadDelta() {
     bytes.resize(part.size_bytes);
     read = run_.store().Read(part.key, 0, bytes);
   }
-  if (!read.ok() && !IsDamage(read.error())) return read.error();
+  if (!read.ok() && !IsFinding(read.error())) return read.error();
   if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
     parts_complete_ = false;
     parts_gone_ = true;
@@ -219,7 +219,7 @@ Status Verifier::ReadAnchor() {
 
 Status Verifier::BeginAnchor(const AnchorName& name) {
   auto anchor = run_.ReadAnchor(name);
-  if (!anchor.ok() && !IsDamage(anchor.error())) return anchor.error();
+  if (!anchor.ok() && !IsFinding(anchor.error())) return anchor.error();
   if (!anchor.ok() || layout_ == nullptr) {
     // It was listed: if it is not there any more, gc has removed it meanwhile.
     if (!anchor.ok() && anchor.error().code() != ErrorCode::kNotFound) Damaged(anchor.error().message());
@@ -252,7 +252,7 @@ Status Verifier::LoadPiece() {
   const std::string key = AnchorFolder(loading.anchor.manifest.name) + file.name;
   std::vector<std::uint8_t> piece(std::min(kHashChunkBytes, file.size_bytes - loading.offset));
   const Status read = run_.store().Read(key, loading.offset, piece);
-  if (!read.ok() && !IsDamage(read.error())) return read.error();
+  if (!read.ok() && !IsFinding(read.error())) return read.error();
   if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
     // gc removes anchor.json first: if that is gone too, nothing is wrong.
     const auto manifest = run_.store().Stat(ManifestKey(loading.anchor.manifest.name));

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "log/limits.h"
 #include "store/commit.h"
@@ -21,17 +22,7 @@ constexpr std::size_t kMaxRemovals = std::size_t{1} << 16;
 constexpr std::uint64_t kMaxSurveyedAnchors = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxFolderObjects = std::uint64_t{1} << 20;
 
-std::span<const std::uint8_t> BytesOf(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
-
 Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
-// Of what was read, rather than of the store.
-bool IsDamage(const Error& error) {
-  return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kLimit ||
-         error.code() == ErrorCode::kUnsupported;
-}
 
 GcStep Worked(std::string text) { return {GcStep::What::kWorked, {}, std::move(text)}; }
 

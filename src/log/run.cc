@@ -6,19 +6,13 @@
 #include <map>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/limits.h"
 #include "log/limits.h"
 #include "store/commit.h"
 
 namespace weightwire {
 namespace {
-
-std::string_view TextOf(std::span<const std::uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-std::span<const std::uint8_t> BytesOf(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
 
 Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
@@ -45,12 +39,6 @@ Result<std::vector<ObjectInfo>> ListAll(Store& store, std::string_view prefix, s
     if (last) return all;
     after = all.back().key;
   }
-}
-
-// Of an object rather than of the store that holds it.
-bool IsDamage(const Error& error) {
-  return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kLimit ||
-         error.code() == ErrorCode::kUnsupported;
 }
 
 // Files of all anchors of a run: far above what a gc leaves behind.

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/limits.h"
 #include "codec/state.h"
 #include "log/limits.h"
@@ -17,10 +18,6 @@ namespace {
 
 // How much is read from the source at a time: a publisher's caller may have to wait for it.
 constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
-
-std::span<const std::uint8_t> BytesOf(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
 
 // Weights are written from the version itself, and our own files are nobody's business.
 bool IsOurs(std::string_view name) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/object_hash.h"
 #include "publish/record_commit.h"
 
@@ -52,7 +53,7 @@ void ExecuteUpload(UploadJob& job, const JobTools& tools) {
     if (const Status put = PutParts(job, tools); !put.ok()) return fail(put.error());
   }
   if (tools.bugs.lost_answer_is_failure) {
-    const std::span bytes(reinterpret_cast<const std::uint8_t*>(job.record_json.data()), job.record_json.size());
+    const std::span bytes = BytesOf(job.record_json);
     const auto put = tools.run.store().PutIfAbsent(RecordKey(version), bytes);
     if (!put.ok() && put.error().code() == ErrorCode::kUnknownOutcome) {
       job.outcome = UploadJob::Outcome::kTakenForFailed;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "codec/state.h"
 #include "log/fields.h"
@@ -27,10 +28,6 @@ constexpr std::size_t kMostEnded = 2;
 // An anchor is all of the model: one that failed is not begun again at once.
 constexpr MonotonicTime kAnchorPause = std::chrono::minutes(1);
 constexpr int kMostAnchorDoublings = 6;
-
-std::span<const std::uint8_t> BytesOf(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
 
 MonotonicTime Pause(int attempts) { return kFirstPause * (1 << std::min(attempts, kMostDoublings)); }
 

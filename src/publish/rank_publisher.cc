@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/object_hash.h"
 #include "follow/memory_target.h"
@@ -303,8 +304,7 @@ void RankPublisher::TakeVerdict(const Verdict& verdict) {
         FailEntries(*stopped_);
         return;
       }
-      const std::span bytes(reinterpret_cast<const std::uint8_t*>(verdict.record_json.data()),
-                            verdict.record_json.size());
+      const std::span bytes = BytesOf(verdict.record_json);
       newest_ = KnownRecord{std::move(record).value(), Sha256Of(bytes)};
       newest_serial_ = entry.draft.serial;
       entry.ticket->version = newest_->record.version;

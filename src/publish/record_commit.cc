@@ -7,12 +7,10 @@
 #include <span>
 #include <string>
 
+#include "base/bytes.h"
+
 namespace weightwire {
 namespace {
-
-std::span<const std::uint8_t> BytesOf(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
 
 // Whose object is there; nothing if none is.
 Result<std::optional<CommitOutcome>> WhoseIs(Store& store, const std::string& key, std::span<const std::uint8_t> ours) {

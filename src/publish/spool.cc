@@ -6,6 +6,7 @@
 #include <charconv>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/limits.h"
 #include "base/object_hash.h"
 #include "log/limits.h"
@@ -18,13 +19,6 @@ constexpr const char* kPartName = "part.safetensors";
 constexpr const char* kLayoutName = "layout.json";
 constexpr const char* kUnfinished = ".tmp";
 constexpr std::size_t kVersionDigits = 20;
-
-std::string_view TextOf(std::span<const std::uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-std::span<const std::uint8_t> BytesOf(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
 
 std::optional<Version> VersionOfName(std::string_view name) {
   Version version = 0;

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "base/bytes.h"
 #include "store/key.h"
 #include "store/range_answer.h"
 #include "store/redirect.h"
@@ -161,7 +162,7 @@ Result<ObjectInfo> HfHubStore::DoStat(std::string_view key) {
   request.method = "POST";
   request.url = fmt::format("{}/api/buckets/{}/paths-info", options_.endpoint, options_.bucket);
   request.headers = {"Content-Type: application/json"};
-  request.body = {reinterpret_cast<const std::uint8_t*>(body.data()), body.size()};
+  request.body = BytesOf(body);
   WW_TRY(const HttpAnswer answer, Send(request, "look at", key));
   if (answer.status != 200) return Refusal("look at", key, answer);
   WW_TRY(const std::vector<ObjectInfo> objects, ParseEntries(answer.BodyText()));

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/result.h"
 #include "store/secret.h"
 
@@ -75,7 +76,7 @@ struct HttpAnswer {
 
   // Empty when there is none.
   [[nodiscard]] std::string_view Header(std::string_view name) const;
-  [[nodiscard]] std::string_view BodyText() const { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
+  [[nodiscard]] std::string_view BodyText() const { return TextOf(body); }
 };
 
 // Thread safety: Perform may be called by several threads; each has its own connection then.

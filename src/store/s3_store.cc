@@ -6,6 +6,7 @@
 #include <charconv>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/sha256.h"
 #include "store/key.h"
@@ -26,10 +27,6 @@ constexpr std::uint64_t kPartBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kMaxParts = 10'000;
 // After every byte of a key, so that "folder/" + this comes after all keys in the folder.
 constexpr char kAfterAllKeys = '~';
-
-std::span<const std::uint8_t> AsBytes(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
 
 std::optional<std::uint64_t> ParseNumber(std::string_view text) {
   std::uint64_t value = 0;
@@ -93,7 +90,7 @@ class S3Store::S3Upload final : public Upload {
     request.full_key = store_->FullKey(key_);
     request.query = id_query_;
     request.headers = {"Content-Type: application/xml"};
-    request.body = AsBytes(list);
+    request.body = BytesOf(list);
     request.may_be_sent_twice = false;
     WW_TRY(const HttpAnswer answer, store_->Send(request));
     // The status is sent before the work is done, so an error may come in the body of a 200.

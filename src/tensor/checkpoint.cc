@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/real_file_system.h"
 #include "tensor/json.h"
 #include "tensor/shard_index.h"
@@ -129,7 +130,7 @@ Result<Checkpoint> Checkpoint::OpenDirectory(FileSystem& files, const std::files
     maps.emplace(kAdapterFileName, std::move(adapter));
   } else {
     storage->has_index = true;
-    auto parsed = ParseShardIndex({reinterpret_cast<const char*>(index->bytes().data()), index->bytes().size()});
+    auto parsed = ParseShardIndex(TextOf(index->bytes()));
     if (!parsed.ok()) return parsed.error().In((directory / kIndexFileName).string());
     weight_map = std::move(parsed).value();
     for (const auto& [tensor, file] : weight_map) {

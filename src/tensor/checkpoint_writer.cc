@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/file.h"
 #include "tensor/carried_files.h"
 #include "tensor/checkpoint_plan.h"
@@ -33,7 +34,7 @@ Status WriteFile(const PlannedFile& file, const Layout& layout, const fs::path& 
 
 Status WriteText(const fs::path& path, std::string_view text) {
   WW_TRY(const File file, File::Create(path));
-  WW_RETURN_IF_ERROR(file.WriteAt(0, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}));
+  WW_RETURN_IF_ERROR(file.WriteAt(0, BytesOf(text)));
   return file.Sync();
 }
 

@@ -227,8 +227,7 @@ Result<SafetensorsView> SafetensorsView::Parse(std::span<const std::uint8_t> fil
   }
 
   HeaderReader header;
-  const Status read = ReadJson({reinterpret_cast<const char*>(header_bytes.data()), header_bytes.size()},
-                               [&](JsonEvent& event) { return header.On(event); });
+  const Status read = ReadJson(TextOf(header_bytes), [&](JsonEvent& event) { return header.On(event); });
   if (!read.ok()) return read.error().In("the header is damaged");
 
   // Stable: empty tensors at the same place keep the header's order, so that a copy of the file is the same file.
@@ -301,7 +300,7 @@ Result<std::vector<std::uint8_t>> SafetensorsHeader(std::span<const TensorSpec> 
   header.reserve(kLengthBytes + json.size());
   ByteWriter writer(header);
   writer.U64(json.size());
-  writer.Bytes({reinterpret_cast<const std::uint8_t*>(json.data()), json.size()});
+  writer.Bytes(BytesOf(json));
   return header;
 }
 

@@ -4,14 +4,11 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
 #include "log/keys.h"
 
 namespace weightwire::sim {
 namespace {
-
-std::string_view TextOf(std::span<const std::uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 bool IsForEver(std::string_view key) {
   return key == kWireKey || key.starts_with("versions/") || key.starts_with("layouts/");
