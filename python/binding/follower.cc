@@ -27,6 +27,7 @@
 #include "runner/adopt.h"
 #include "runner/follower_id.h"
 #include "staged.h"
+#include "store/transfer.h"
 
 namespace nb = nanobind;
 
@@ -72,6 +73,7 @@ class PyFollower {
     follower.name = nb::cast<std::string>(options["name"]);
     follower.keep_lease = nb::cast<bool>(options["keep_lease"]);
     follower.apply_at_once = false;
+    follower.fetch_threads = TransferOptions().threads;
     MirrorOptions mirror_options;
     mirror_options.adopt = nb::cast<bool>(options["adopt"]);
     mirror_options.check = nb::cast<bool>(options["check"]);
@@ -307,6 +309,7 @@ nb::tuple Load(const std::string& url, std::optional<Version> version, std::size
       session.memory = std::make_unique<MemoryTarget>(*machine->kernels, *machine->pool);
       FollowerOptions options;
       options.keep_lease = false;
+      options.fetch_threads = TransferOptions().threads;
       session.Start(*session.memory, NewId(machine->random), options);
       if (version.has_value()) session.follower->StandStill(version, /*back=*/true);
       while (true) {

@@ -192,6 +192,7 @@ const StagedTensor* StagedChange::Find(std::size_t tensor) const {
 }
 
 std::optional<std::size_t> StagedChange::Origin(std::size_t tensor) const {
+  if (layout_before_ == layout_after_) return tensor;
   return layout_before_->FindSame(layout_after_->tensors()[tensor]);
 }
 

@@ -68,6 +68,7 @@ class StagedChange {
  public:
   [[nodiscard]] const Layout& layout_before() const { return *layout_before_; }
   [[nodiscard]] const Layout& layout_after() const { return *layout_after_; }
+  [[nodiscard]] const std::shared_ptr<const Layout>& shared_layout_after() const { return layout_after_; }
   [[nodiscard]] const std::vector<Digest>& digests_before() const { return digests_before_; }
   [[nodiscard]] const std::vector<Digest>& digests_after() const { return digests_after_; }
   [[nodiscard]] Sha256Digest state_before() const;

@@ -1,6 +1,7 @@
 #include "codec/state_view.h"
 
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -16,25 +17,31 @@ StateView::StateView(std::shared_ptr<const Layout> layout, std::vector<std::span
   }
 }
 
-StateView StateView::After(std::shared_ptr<const StagedChange> change) const {
+StateView StateView::After(std::shared_ptr<const StagedChange> change) const& {
+  return StateView(*this).After(std::move(change));
+}
+
+StateView StateView::After(std::shared_ptr<const StagedChange> change) && {
   WW_CHECK(change->layout_before() == *layout_ && change->digests_before() == digests_);
-  StateView view = *this;
-  view.layout_ = std::make_shared<const Layout>(change->layout_after());
-  view.digests_ = change->digests_after();
-  view.tensors_.assign(view.layout_->size(), {});
-  for (std::size_t i = 0; i < view.tensors_.size(); ++i) {
-    const std::optional<std::size_t> origin = change->Origin(i);
-    if (origin.has_value()) view.tensors_[i] = tensors_[*origin];
-    const StagedTensor* staged = change->Find(i);
-    if (staged == nullptr) continue;
-    if (staged->is_new()) {
-      view.tensors_[i] = {staged->new_bytes(), {}};
-    } else {
-      view.tensors_[i].changes.push_back(staged);
+  if (!(change->layout_after() == *layout_)) {
+    std::vector<Tensor> before = std::exchange(tensors_, {});
+    layout_ = change->shared_layout_after();
+    tensors_.resize(layout_->size());
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (const auto origin = change->Origin(i); origin.has_value()) tensors_[i] = before[*origin];
     }
   }
-  view.kept_.push_back(std::move(change));
-  return view;
+  digests_ = change->digests_after();
+  for (const StagedTensor& staged : change->tensors()) {
+    Tensor& tensor = tensors_[staged.tensor()];
+    if (staged.is_new()) {
+      tensor = {staged.new_bytes(), {}};
+    } else {
+      tensor.changes.push_back(&staged);
+    }
+  }
+  kept_.push_back(std::move(change));
+  return std::move(*this);
 }
 
 std::span<const std::uint8_t> StateView::InPlace(std::size_t tensor) const {

@@ -22,8 +22,10 @@ class StateView {
   StateView(std::shared_ptr<const Layout> layout, std::vector<std::span<const std::uint8_t>> tensors,
             std::vector<Digest> digests);
 
-  // The same state after one more change. REQUIRES: the change begins at this state.
-  [[nodiscard]] StateView After(std::shared_ptr<const StagedChange> change) const;
+  // The same state after one more change. REQUIRES: the change begins at this state. A view that is given up for it
+  // costs no more than the change has tensors, as long as the layout stays.
+  [[nodiscard]] StateView After(std::shared_ptr<const StagedChange> change) const&;
+  [[nodiscard]] StateView After(std::shared_ptr<const StagedChange> change) &&;
 
   [[nodiscard]] const Layout& layout() const { return *layout_; }
   [[nodiscard]] const std::shared_ptr<const Layout>& shared_layout() const { return layout_; }

@@ -15,6 +15,13 @@ namespace {
 
 // What one step fetches of an anchor's file: enough for a store to fetch several ranges of it at a time.
 constexpr std::uint64_t kLoadPieceBytes = 8 * kHashChunkBytes;
+// Small parts, or records, that are fetched at a time, for each of the threads that a large part would have: requests
+// for them mostly wait. Together parts have no more bytes than this.
+constexpr std::size_t kSmallPerThread = 4;
+constexpr std::uint64_t kFetchTogetherBytes = std::uint64_t{32} << 20;
+// So many staged changes become one: what is staged is looked through for every tile of the next, and there may be
+// thousands of versions.
+constexpr std::size_t kFoldAt = 16;
 // A lease is renewed when this share of its life is over.
 constexpr int kRenewalsPerLease = 3;
 // One that failed for the moment is tried again after this share.
@@ -87,7 +94,7 @@ Result<FollowerStep> Follower::Start() {
 void Follower::BeginAnew() {
   const auto& now = target_.held();
   moved_ = moved_ || (now.has_value() && !(held_.has_value() && HeldOf(*held_) == *now));
-  staged_.clear();
+  DropStaged();
   queue_.clear();
   loading_ = nullptr;
   wanted_anchor_.reset();
@@ -148,9 +155,34 @@ Result<FollowerStep> Follower::NextRecord() {
       }
     }
   }
-  if (!next->record.delta.has_value() || !AvoidNow().Free(version, version + 1)) return Plan(KnownRecord(*newest_));
+  if (!next->record.delta.has_value() || !IsFree(version, version + 1)) return Plan(KnownRecord(*newest_));
   queue_.push_back({*std::move(next), {}, 0});
+  if (planned) QueueAhead(newest_->record.version);
   return FollowerStep::kRecord;
+}
+
+// Records of the versions after the one queued, on the way to one that is known. What cannot be had now is asked for
+// again, alone, when it is its turn, and its trouble is told then.
+void Follower::QueueAhead(Version last) {
+  if (options_.fetch_threads == 1) return;
+  const Version first = queue_.back().known.record.version + 1;
+  // With the one queued as many as parts are fetched at a time.
+  const std::size_t at_most = kSmallPerThread * options_.fetch_threads - 1;
+  if (first > last || !MayGoBeyond(first - 1)) return;
+  const Version end = std::min(stop_at_.value_or(last), last) + 1;
+  std::vector<std::optional<KnownRecord>> records(std::min<std::uint64_t>(end - first, at_most));
+  ThreadPool requests(std::max<std::size_t>(1, records.size()));
+  requests.ParallelFor(records.size(), [&](std::size_t i, std::size_t) {
+    if (auto record = run_.ReadRecord(first + i); record.ok()) records[i] = std::move(record).value();
+  });
+  for (std::optional<KnownRecord>& record : records) {
+    const KnownRecord& before = queue_.back().known;
+    if (!record.has_value() || !CheckFollows(before, *record).ok() || !record->record.delta.has_value() ||
+        !IsFree(before.record.version, record->record.version)) {
+      return;
+    }
+    queue_.push_back({*std::move(record), {}, 0});
+  }
 }
 
 Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
@@ -199,7 +231,7 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
   if (!layout.ok()) return layout.error();
   AnchorPlaces places(manifest);
   WW_TRY(auto load, target_.BeginLoad(places.files()));
-  staged_.clear();
+  DropStaged();
   loading_ = std::make_unique<Loading>(Loading{
       *way.anchor, *std::move(record), std::move(layout).value(), std::move(places), std::move(load), 0, 0, {}, 0});
   return FollowerStep::kPlan;
@@ -266,7 +298,16 @@ Status Follower::WriteLease() {
     return Ok();
   }
   // Only then: see spec/PROTOCOL.md, "Why it holds".
-  WW_TRY(marks_, run_.ReadMarks());
+  WW_TRY(marks_, run_.ReadMarks(marks_));
+  marked_ = {};
+  for (const Mark& mark : marks_) {
+    for (const std::string& key : mark.keys) {
+      if (const auto anchor = AnchorOfKey(key); anchor.has_value()) marked_.anchors.insert(*anchor);
+      if (const auto place = PlaceOfPart(key); place.has_value() && key.ends_with('/')) {
+        marked_.deltas.insert(place->to);
+      }
+    }
+  }
   leased_at_ = before;
   leased_version_ = lease.holds;
   leased_anchor_ = lease.needs_anchor;
@@ -281,12 +322,8 @@ bool Follower::IsMarked(const std::string& key) const {
 
 Avoid Follower::AvoidNow() const {
   Avoid avoid = gone_;
-  for (const Mark& mark : marks_) {
-    for (const std::string& key : mark.keys) {
-      if (const auto anchor = AnchorOfKey(key); anchor.has_value()) avoid.anchors.insert(*anchor);
-      if (const auto place = PlaceOfPart(key); place.has_value() && key.ends_with('/')) avoid.deltas.insert(place->to);
-    }
-  }
+  avoid.anchors.insert(marked_.anchors.begin(), marked_.anchors.end());
+  avoid.deltas.insert(marked_.deltas.begin(), marked_.deltas.end());
   return avoid;
 }
 
@@ -304,33 +341,59 @@ Status Follower::Leave() {
 
 // --- deltas ---
 
-Result<FollowerStep> Follower::Fetch() {
-  Queued& next = queue_.front();
-  const Record& record = next.known.record;
-  const PartRef& part = (*record.delta)[next.parts.size()];
-  if (IsMarked(part.key)) {
-    return GiveUpDelta(record.version, Error(ErrorCode::kNotFound, fmt::format("gc is removing {}", part.key)));
-  }
-  std::vector<std::uint8_t> bytes;
-  const auto fetch = [&]() -> Status {
-    WW_RETURN_IF_ERROR(run_.CheckPartSize(part));
-    bytes.resize(part.size_bytes);
-    TransferOptions transfer;
-    transfer.threads = options_.fetch_threads;
-    return DownloadObject(run_.store(), part.key, part.hash, bytes, transfer);
-  };
-  const Status read = fetch();
-  if (!read.ok()) {
-    if (!IsLostObject(read.error())) return read.error();
-    if (read.error().code() == ErrorCode::kNotFound || ++next.attempts >= options_.fetch_attempts) {
-      return GiveUpDelta(record.version, read.error());
+// The next part; and those after it, also of versions that come later, as far as they are small.
+std::vector<Follower::WantedPart> Follower::PartsWanted() {
+  std::vector<WantedPart> wanted;
+  const std::size_t at_most = options_.fetch_threads == 1 ? 1 : kSmallPerThread * options_.fetch_threads;
+  std::uint64_t bytes = 0;
+  for (Queued& queued : queue_) {
+    const std::vector<PartRef>& parts = *queued.known.record.delta;
+    for (std::size_t i = queued.parts.size(); i < parts.size(); ++i) {
+      bytes += parts[i].size_bytes;
+      const bool fits = wanted.size() < at_most && bytes <= kFetchTogetherBytes && !IsMarked(parts[i].key);
+      if (!wanted.empty() && !fits) return wanted;
+      wanted.push_back({&queued, &parts[i], {}, Ok()});
     }
-    ++counters_.objects_fetched_again;
-    return FollowerStep::kFetch;
   }
-  counters_.bytes_fetched += bytes.size();
-  next.attempts = 0;
-  next.parts.push_back(std::move(bytes));
+  return wanted;
+}
+
+void Follower::FetchParts(std::span<WantedPart> wanted) const {
+  TransferOptions transfer;
+  transfer.threads = wanted.size() == 1 ? options_.fetch_threads : 1;
+  ThreadPool requests(wanted.size());
+  requests.ParallelFor(wanted.size(), [&](std::size_t i, std::size_t) {
+    WantedPart& want = wanted[i];
+    want.read = run_.CheckPartSize(*want.part);
+    if (!want.read.ok()) return;
+    want.bytes.resize(want.part->size_bytes);
+    want.read = DownloadObject(run_.store(), want.part->key, want.part->hash, want.bytes, transfer);
+  });
+}
+
+Result<FollowerStep> Follower::Fetch() {
+  std::vector<WantedPart> wanted = PartsWanted();
+  Queued& next = *wanted.front().of;
+  const Version version = next.known.record.version;
+  if (IsMarked(wanted.front().part->key)) {
+    return GiveUpDelta(version,
+                       Error(ErrorCode::kNotFound, fmt::format("gc is removing {}", wanted.front().part->key)));
+  }
+  FetchParts(wanted);
+  for (WantedPart& want : wanted) {
+    // Whatever is the matter with one that is not the first: it will be, the next time.
+    if (!want.read.ok()) break;
+    counters_.bytes_fetched += want.bytes.size();
+    want.of->attempts = 0;
+    want.of->parts.push_back(std::move(want.bytes));
+  }
+  const Status& read = wanted.front().read;
+  if (read.ok()) return FollowerStep::kFetch;
+  if (!IsLostObject(read.error())) return read.error();
+  if (read.error().code() == ErrorCode::kNotFound || ++next.attempts >= options_.fetch_attempts) {
+    return GiveUpDelta(version, read.error());
+  }
+  ++counters_.objects_fetched_again;
   return FollowerStep::kFetch;
 }
 
@@ -347,8 +410,8 @@ Result<FollowerStep> Follower::GiveUpDelta(Version version, const Error& why) {
 Result<FollowerStep> Follower::Stage() {
   Queued& next = queue_.front();
   const Record& record = next.known.record;
-  WW_TRY(StateView view, target_.View());
-  for (const StagedVersion& staged : staged_) view = view.After(staged.change);
+  WW_TRY(const StateView* const seen, ViewOfStaged());
+  const StateView& view = *seen;
   const Sha256Digest before = staged_.empty() ? held_->record.state : staged_.back().known.record.state;
   std::vector<DeltaFile> files;
   const auto stage = [&]() -> Result<std::shared_ptr<const StagedChange>> {
@@ -378,7 +441,7 @@ Result<FollowerStep> Follower::Stage() {
         return GiveUpDelta(record.version, staged.error().In(fmt::format("the delta of version {}", record.version)));
       }
       target_changed_ = true;
-      staged_.clear();
+      DropStaged();
       gone_why_ = trouble;
       queue_.clear();
       ++counters_.detours;
@@ -393,9 +456,45 @@ Result<FollowerStep> Follower::Stage() {
                                                          "says",
                                                          record.version)));
   }
+  view_ = std::move(*view_).After(change);
   staged_.push_back({std::move(next.known), std::move(change)});
   queue_.pop_front();
+  FoldStaged();
   return FollowerStep::kStage;
+}
+
+// Valid until something is staged, dropped or applied.
+Result<const StateView*> Follower::ViewOfStaged() {
+  if (!view_.has_value()) {
+    WW_TRY(StateView view, target_.View());
+    for (const StagedVersion& staged : staged_) view = std::move(view).After(staged.change);
+    view_ = std::move(view);
+  }
+  return &*view_;
+}
+
+// Makes one change of the last ones as soon as there are kFoldAt of about the same number of versions: each version is
+// folded a few times at most, however many there are.
+void Follower::FoldStaged() {
+  while (staged_.size() >= kFoldAt) {
+    const auto first = staged_.end() - kFoldAt;
+    if (first->versions != staged_.back().versions) return;
+    std::vector<std::shared_ptr<const StagedChange>> changes;
+    StagedVersion folded{std::move(staged_.back().known), nullptr, 0};
+    for (auto at = first; at != staged_.end(); ++at) {
+      changes.push_back(at->change);
+      folded.versions += at->versions;
+    }
+    view_.reset();
+    folded.change = StagedChange::Fold(changes);
+    staged_.erase(first, staged_.end());
+    staged_.push_back(std::move(folded));
+  }
+}
+
+void Follower::DropStaged() {
+  view_.reset();
+  staged_.clear();
 }
 
 Result<std::optional<Error>> Follower::TargetTrouble() {
@@ -425,7 +524,7 @@ Status Follower::Apply() {
   WW_CHECK(!staged_.empty());
   const KnownRecord& to = staged_.back().known;
   WW_RETURN_IF_ERROR(target_.Apply(Staged(), HeldOf(to)));
-  counters_.versions_applied += staged_.size();
+  for (const StagedVersion& staged : staged_) counters_.versions_applied += staged.versions;
   held_ = KnownRecord(to);
   Forget();
   return Ok();
@@ -442,7 +541,7 @@ Status Follower::Undo() {
 
 // What does not matter any more now that a newer version is held.
 void Follower::Forget() {
-  staged_.clear();
+  DropStaged();
   const Version version = held_->record.version;
   gone_.deltas.erase(gone_.deltas.begin(), gone_.deltas.upper_bound(version));
   if (gone_.deltas.empty() && gone_.anchors.empty()) gone_why_.reset();
@@ -533,6 +632,7 @@ void Follower::StandStill(std::optional<Version> at, bool back) {
   go_back_ = back && at.has_value();
   queue_.clear();
   if (at.has_value()) {
+    view_.reset();
     while (!staged_.empty() && staged_.back().known.record.version > *at) staged_.pop_back();
   }
   if (at.has_value() && newest_.has_value() && newest_->record.version > *at) {
@@ -546,6 +646,7 @@ void Follower::StandStill(std::optional<Version> at, bool back) {
 
 void Follower::Saw(const KnownRecord& record) {
   const Version version = record.record.version;
+  newest_seen_ = std::max(newest_seen_.value_or(0), version);
   if (held_.has_value() && version <= held_->record.version) return;
   if (seen_.empty() || seen_.back().first < version) seen_.emplace_back(version, tools_.clock->Monotonic());
 }
@@ -557,12 +658,10 @@ FollowerStatus Follower::status() const {
     status.held_step = held->step;
   }
   if (!staged_.empty()) status.staged = staged_.back().known.record.version;
-  if (newest_.has_value()) status.newest = newest_->record.version;
-  if (!seen_.empty()) {
-    // Also while there is no way to it, and so nothing planned.
-    status.newest = std::max(status.newest.value_or(0), seen_.back().first);
-    status.behind = tools_.clock->Monotonic() - seen_.front().second;
-  }
+  // Also while there is no way to it, and so nothing planned; and after going back.
+  status.newest = newest_seen_;
+  if (newest_.has_value()) status.newest = std::max(status.newest.value_or(0), newest_->record.version);
+  if (!seen_.empty()) status.behind = tools_.clock->Monotonic() - seen_.front().second;
   status.has_lease = LeaseLives();
   if (lease_trouble_.has_value()) status.lease_trouble = lease_trouble_->message();
   if (loading_ != nullptr) {
@@ -571,10 +670,10 @@ FollowerStatus Follower::status() const {
     status.waits_for = fmt::format("the delta of version {}", queue_.front().known.record.version);
   } else if (!staged_.empty() && !options_.apply_at_once) {
     status.waits_for = "being told to apply";
-  } else if (held_.has_value() && !MayGoBeyond(held_->record.version)) {
-    status.waits_for = fmt::format("nothing: it stands still on version {}", held_->record.version);
+  } else if (status.held.has_value() && !MayGoBeyond(*status.held)) {
+    status.waits_for = fmt::format("nothing: it stands still on version {}", *status.held);
   } else {
-    status.waits_for = held_.has_value() ? fmt::format("version {}", held_->record.version + 1) : "the first version";
+    status.waits_for = status.held.has_value() ? fmt::format("version {}", *status.held + 1) : "the first version";
   }
   return status;
 }

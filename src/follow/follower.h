@@ -1,8 +1,9 @@
 // A follower: brings a target to newer versions of a run, and holds it exact all the while.
 //
 // It is a step function: Step does one bounded thing (asks for a record, fetches a part, stages a version, …) and says
-// what. It starts no thread, never waits and asks no clock but the one it is given; whoever runs it decides when to
-// step again (runner/), and a simulator can stop it between any two effects.
+// what. It never waits and asks no clock but the one it is given; whoever runs it decides when to step again (runner/),
+// and a simulator can stop it between any two effects. Threads it starts only within a step, for requests that are made
+// at a time, and none with a single fetch thread.
 //
 // Everything is fetched, verified and staged before the target is touched. Several versions are staged over each other
 // and applied as one change. When the way by deltas costs more bytes than an anchor, or is gone, the anchor is
@@ -30,6 +31,7 @@
 #include "base/result.h"
 #include "base/threads.h"
 #include "codec/kernels.h"
+#include "codec/state_view.h"
 #include "follow/anchor_places.h"
 #include "follow/target.h"
 #include "log/plan.h"
@@ -51,7 +53,8 @@ struct FollowerOptions {
   // A damaged object is fetched so many times before another way is tried.
   int fetch_attempts = 3;
   // Ranges of a large part that are fetched, and hashed, at a time. More than one needs a store that may be used by
-  // several threads.
+  // several threads; then small parts, and records on the way to a version that is known, are fetched several at a time
+  // too.
   std::size_t fetch_threads = 1;
   // Besides at its time, a lease is renewed when it names another version than the one held, and is this old: so that
   // others see how far behind a follower is. 0: never.
@@ -134,9 +137,18 @@ class Follower {
     std::vector<std::vector<std::uint8_t>> parts;
     int attempts = 0;
   };
+  // A version that is staged; or several, which are one change by now.
   struct StagedVersion {
-    KnownRecord known;
+    KnownRecord known;  // the last of them
     std::shared_ptr<const StagedChange> change;
+    std::uint64_t versions = 1;
+  };
+  // A part to be fetched, and what came of it.
+  struct WantedPart {
+    Queued* of;
+    const PartRef* part;
+    std::vector<std::uint8_t> bytes;
+    Status read;
   };
   // An anchor on its way.
   struct Loading {
@@ -157,10 +169,16 @@ class Follower {
   Result<FollowerStep> NextRecord();
   Result<FollowerStep> Plan(const KnownRecord& target);
   Result<FollowerStep> Fetch();
+  [[nodiscard]] std::vector<WantedPart> PartsWanted();
+  void FetchParts(std::span<WantedPart> wanted) const;
+  void QueueAhead(Version last);
   Result<FollowerStep> Load();
   void AddChunkHashes(std::span<const std::uint8_t> piece, std::vector<Sha256Digest>& chunks) const;
   Result<FollowerStep> FinishLoad();
   Result<FollowerStep> Stage();
+  Result<const StateView*> ViewOfStaged();
+  void FoldStaged();
+  void DropStaged();
 
   [[nodiscard]] bool LeaseIsDue() const;
   [[nodiscard]] bool LeaseLives() const;
@@ -172,6 +190,7 @@ class Follower {
   [[nodiscard]] bool MayGoBeyond(Version version) const { return !stop_at_.has_value() || version < *stop_at_; }
   [[nodiscard]] bool IsMarked(const std::string& key) const;
   [[nodiscard]] Avoid AvoidNow() const;
+  [[nodiscard]] bool IsFree(Version from, Version to) const { return gone_.Free(from, to) && marked_.Free(from, to); }
   [[nodiscard]] std::uint64_t BytesAhead() const;
   // The delta of a version cannot be had: remembers it and forgets what was built on it.
   Result<FollowerStep> GiveUpDelta(Version version, const Error& why);
@@ -193,6 +212,7 @@ class Follower {
   bool go_back_ = false;
   std::optional<KnownRecord> held_;
   std::vector<StagedVersion> staged_;
+  std::optional<StateView> view_;  // the target seen through all that is staged, once it is needed
   std::deque<Queued> queue_;
   std::unique_ptr<Loading> loading_;
   // The newest version there was when we last looked; the way to it is planned.
@@ -203,6 +223,7 @@ class Follower {
   // The target has other bits than those of the version it held, so only an anchor leads anywhere.
   bool target_changed_ = false;
   std::vector<Mark> marks_;
+  Avoid marked_;                                       // what they name
   std::optional<std::chrono::nanoseconds> leased_at_;  // by our clock, before the lease was put
   std::optional<Version> leased_version_;              // that it says is held
   std::optional<AnchorName> leased_anchor_;            // that it names
@@ -213,6 +234,7 @@ class Follower {
   bool plan_again_ = false;                  // once the lease says so
   // When versions newer than the one held were first seen, oldest first.
   std::deque<std::pair<Version, std::chrono::nanoseconds>> seen_;
+  std::optional<Version> newest_seen_;  // ever
   FollowerStatus counters_;
 };
 

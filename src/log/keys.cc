@@ -60,6 +60,14 @@ std::string ManifestKey(const AnchorName& anchor) { return AnchorFolder(anchor) 
 std::string LeaseKey(const Id& follower) { return fmt::format("{}{}.json", kLeasesPrefix, ToHex(follower)); }
 std::string MarkKey(const Id& mark) { return fmt::format("{}{}.json", kMarksPrefix, ToHex(mark)); }
 
+bool IsMarkKey(std::string_view key) {
+  constexpr std::string_view kEnding = ".json";
+  if (!key.starts_with(kMarksPrefix) || !key.ends_with(kEnding)) return false;
+  key.remove_prefix(kMarksPrefix.size());
+  key.remove_suffix(kEnding.size());
+  return IdFromHex(key).has_value();
+}
+
 std::optional<DeltaPlace> PlaceOfPart(std::string_view key) {
   if (!key.starts_with(kDeltasPrefix)) return std::nullopt;
   key.remove_prefix(kDeltasPrefix.size());
@@ -106,10 +114,10 @@ Status CheckFileName(std::string_view name) {
 }
 
 bool MayBeCode(std::string_view name) {
-  static constexpr auto kEndings =
-      std::to_array<std::string_view>({".py",   ".pyc",    ".pyo", ".pyw", ".pyd", ".egg",  ".whl", ".pkl", ".pickle",
-                                       ".dill", ".joblib", ".bin", ".pt",  ".pth", ".ckpt", ".npy", ".npz", ".so",
-                                       ".dll",  ".dylib",  ".jar", ".exe", ".sh",  ".bat",  ".cmd", ".ps1"});
+  static constexpr auto kEndings = std::to_array<std::string_view>(
+      {".py",     ".pyc", ".pyo", ".pyw", ".pyd",  ".egg", ".whl", ".pkl", ".pickle",     ".dill",
+       ".joblib", ".bin", ".pt",  ".pth", ".ckpt", ".npy", ".npz", ".so",  ".dll",        ".dylib",
+       ".jar",    ".exe", ".sh",  ".bat", ".cmd",  ".ps1", ".pyz", ".pt2", ".cloudpickle"});
   std::string lower(name);
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });

@@ -37,6 +37,8 @@ struct AnchorName {
 [[nodiscard]] std::string ManifestKey(const AnchorName& anchor);
 [[nodiscard]] std::string LeaseKey(const Id& follower);
 [[nodiscard]] std::string MarkKey(const Id& mark);
+// Whether it is a mark's. Whatever else lies there names nothing.
+[[nodiscard]] bool IsMarkKey(std::string_view key);
 
 // What a key below deltas/ or anchors/ belongs to; nothing for what is none of ours.
 struct DeltaPlace {

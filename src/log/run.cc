@@ -233,11 +233,19 @@ Status Run::PutLease(const Lease& lease) const { return store_->Put(LeaseKey(lea
 
 Status Run::RemoveLease(const Id& follower) const { return store_->Remove(LeaseKey(follower)); }
 
-Result<std::vector<Mark>> Run::ReadMarks() const {
-  WW_TRY(auto known, ReadMarksWithTimes());
+Result<std::vector<Mark>> Run::ReadMarks(std::span<const Mark> known) const {
+  WW_TRY(const auto objects, ListAll(*store_, kMarksPrefix, "", kMaxMarks));
   std::vector<Mark> marks;
-  marks.reserve(known.size());
-  for (KnownMark& mark : known) marks.push_back(std::move(mark.mark));
+  for (const ObjectInfo& object : objects) {
+    if (!IsMarkKey(object.key)) continue;
+    const auto at = std::ranges::find(known, object.key, [](const Mark& mark) { return MarkKey(mark.id); });
+    if (at != known.end()) {
+      marks.push_back(*at);
+      continue;
+    }
+    WW_TRY(auto mark, ReadMark(object.key));
+    if (mark.has_value()) marks.push_back(*std::move(mark));
+  }
   return marks;
 }
 
@@ -245,20 +253,26 @@ Result<std::vector<KnownMark>> Run::ReadMarksWithTimes() const {
   WW_TRY(const auto objects, ListAll(*store_, kMarksPrefix, "", kMaxMarks));
   std::vector<KnownMark> marks;
   for (const ObjectInfo& object : objects) {
-    const auto bytes = store_->Get(object.key, kMaxMarkBytes);
-    if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;  // done meanwhile
-    if (!bytes.ok()) return bytes.error();
-    // What it names may go at any time, and nobody knows what that is: so nothing can be relied on.
-    const auto damaged = [&](const Error& why) {
-      return Corrupt(fmt::format("{}; remove it if no gc is at work", why.In(In(object.key, *store_)).message()));
-    };
-    auto mark = ParseMark(TextOf(bytes.value()));
-    if (!mark.ok()) return damaged(mark.error());
-    if (const Status ours = CheckRun(mark.value().run, wire_); !ours.ok()) return damaged(ours.error());
-    if (object.key != MarkKey(mark.value().id)) return damaged(Corrupt("it is another mark"));
-    marks.push_back({std::move(mark).value(), object.last_modified});
+    if (!IsMarkKey(object.key)) continue;
+    WW_TRY(auto mark, ReadMark(object.key));
+    if (mark.has_value()) marks.push_back({*std::move(mark), object.last_modified});
   }
   return marks;
+}
+
+Result<std::optional<Mark>> Run::ReadMark(const std::string& key) const {
+  const auto bytes = store_->Get(key, kMaxMarkBytes);
+  if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) return std::optional<Mark>();  // done meanwhile
+  if (!bytes.ok()) return bytes.error();
+  // What it names may go at any time, and nobody knows what that is: so nothing can be relied on.
+  const auto damaged = [&](const Error& why) {
+    return Corrupt(fmt::format("{}; remove it if no gc is at work", why.In(In(key, *store_)).message()));
+  };
+  auto mark = ParseMark(TextOf(bytes.value()));
+  if (!mark.ok()) return damaged(mark.error());
+  if (const Status ours = CheckRun(mark.value().run, wire_); !ours.ok()) return damaged(ours.error());
+  if (key != MarkKey(mark.value().id)) return damaged(Corrupt("it is another mark"));
+  return std::optional(std::move(mark).value());
 }
 
 bool Contradicts(const Record& record, const KnownAnchor& anchor) {

@@ -94,11 +94,14 @@ class Run {
   [[nodiscard]] Status RemoveLease(const Id& follower) const;
 
   // All marks. One that cannot be read is an error: it may name anything.
-  [[nodiscard]] Result<std::vector<Mark>> ReadMarks() const;
+  // Those `known` from before are not fetched again: a mark never changes.
+  [[nodiscard]] Result<std::vector<Mark>> ReadMarks(std::span<const Mark> known = {}) const;
   [[nodiscard]] Result<std::vector<KnownMark>> ReadMarksWithTimes() const;
 
  private:
   [[nodiscard]] Result<Lease> ReadLease(const std::string& key) const;
+  // Nothing if it is gone.
+  [[nodiscard]] Result<std::optional<Mark>> ReadMark(const std::string& key) const;
 
   Run(Store& store, Wire wire) : store_(&store), wire_(std::move(wire)) {}
 

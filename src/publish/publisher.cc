@@ -206,6 +206,7 @@ Result<bool> Publisher::Rebuild(const KnownRecord& version) {
   MemoryTarget target(*tools_.kernels, *tools_.pool);
   FollowerOptions options;
   options.name = "publisher";
+  options.fetch_threads = tools_.fetch_threads;
   const Status rebuilt = weightwire::Rebuild(job_tools_.run, version.record.version, target, NewId(*tools_.random),
                                              options, {tools_.clock, tools_.kernels, tools_.pool});
   if (!rebuilt.ok()) {

@@ -61,6 +61,8 @@ struct PublisherTools {
   const Kernels* kernels = nullptr;
   ThreadPool* pool = nullptr;
   Exclusion exclusion = OneThreadOnly();
+  // For what is rebuilt from the bucket: as FollowerOptions has it.
+  std::size_t fetch_threads = 1;
 };
 
 struct PublisherStatus {

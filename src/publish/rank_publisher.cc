@@ -99,6 +99,7 @@ Result<bool> RankPublisher::Rebuild(const KnownRecord& version, const std::share
   MemoryTarget target(*tools_.kernels, *tools_.pool);
   FollowerOptions options;
   options.name = fmt::format("rank {} of a publisher", options_.rank);
+  options.fetch_threads = tools_.fetch_threads;
   const Status rebuilt = weightwire::Rebuild(run_, version.record.version, target, NewId(*tools_.random), options,
                                              {tools_.clock, tools_.kernels, tools_.pool});
   if (!rebuilt.ok()) {

@@ -2,11 +2,14 @@
 
 #include <utility>
 
+#include "store/transfer.h"
+
 namespace weightwire {
 
 Result<std::unique_ptr<PublisherRunner>> PublisherRunner::Open(Run run, PublisherOptions options,
                                                                PublisherTools tools) {
   std::unique_ptr<PublisherRunner> runner(new PublisherRunner(*tools.clock));
+  tools.fetch_threads = TransferOptions().threads;
   tools.exclusion = [mutex = &runner->base_mutex_](const std::function<void()>& function) {
     const std::lock_guard lock(*mutex);
     function();

@@ -2,11 +2,14 @@
 
 #include <utility>
 
+#include "store/transfer.h"
+
 namespace weightwire {
 
 Result<std::unique_ptr<RankRunner>> RankRunner::Open(Run run, RankOptions options, PublisherTools tools,
                                                      std::string_view start) {
   std::unique_ptr<RankRunner> runner(new RankRunner(*tools.clock));
+  tools.fetch_threads = TransferOptions().threads;
   tools.exclusion = [mutex = &runner->base_mutex_](const std::function<void()>& function) {
     const std::lock_guard lock(*mutex);
     function();

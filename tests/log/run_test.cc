@@ -360,14 +360,31 @@ TEST_F(RunTest, MarksAreReadOrTheErrorIsSaid) {
   mark.keys = {DeltaFolder(1, 2)};
   PutText(MarkKey(mark.id), ToJson(mark));
   EXPECT_EQ(run.ReadMarks().value(), std::vector<Mark>{mark});
-  PutText("gc/x.json", "damaged");
-  ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, "gc/x.json");
+  for (const char* stray : {"gc/x.json", "gc/.nfs0001", "gc/x/y"}) PutText(stray, "what nobody knows");
+  EXPECT_EQ(run.ReadMarks().value(), std::vector<Mark>{mark}) << "what is no mark means nothing";
+  const std::string other = MarkKey(NewId(random_));
+  PutText(other, "damaged");
+  ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, other);
   ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, "remove it if no gc is at work");
-  PutText("gc/x.json", ToJson(mark));
+  PutText(other, ToJson(mark));
   ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, "another mark");
   mark.run = NewId(random_);
-  PutText("gc/x.json", ToJson(mark));
+  PutText(other, ToJson(mark));
   ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, "another run");
+}
+
+TEST_F(RunTest, AMarkThatIsKnownIsNotFetchedAgain) {
+  const weightwire::Run run = Run::Create(store_, false, random_).value();
+  Mark mark;
+  mark.run = run.wire().run;
+  mark.id = NewId(random_);
+  mark.keys = {DeltaFolder(1, 2)};
+  PutText(MarkKey(mark.id), ToJson(mark));
+  const std::vector<Mark> known = run.ReadMarks().value();
+  PutText(MarkKey(mark.id), "damaged meanwhile, which nobody sees");
+  EXPECT_EQ(run.ReadMarks(known).value(), known);
+  ASSERT_TRUE(store_.Remove(MarkKey(mark.id)).ok());
+  EXPECT_TRUE(run.ReadMarks(known).value().empty()) << "but it is gone when it is gone";
 }
 
 }  // namespace
