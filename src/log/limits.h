@@ -18,7 +18,7 @@ inline constexpr std::uint64_t kMaxMarkKeys = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kMaxLeases = std::uint64_t{1} << 12;        // living ones
 inline constexpr std::uint64_t kMaxLeaseObjects = std::uint64_t{1} << 20;  // and those of followers long gone
 // Values of one JSON object, all levels together: a value takes more memory than its text.
-inline constexpr std::uint64_t kMaxJsonValues = std::uint64_t{1} << 21;
+inline constexpr std::uint64_t kMaxJsonValues = std::uint64_t{1} << 22;
 inline constexpr std::uint64_t kMaxFeatures = 64;
 inline constexpr std::uint64_t kMaxFollowerNameBytes = 128;
 // The last version there can be: probing adds to versions without fear of overflow.

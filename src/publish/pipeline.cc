@@ -9,6 +9,14 @@
 #include "publish/anchor_policy.h"
 
 namespace weightwire {
+namespace {
+
+// After an anchor by policy was given up, none is begun for so many versions, doubled each time up to so often.
+constexpr Version kAnchorPauseVersions = 8;
+constexpr int kMostAnchorDoublings = 8;
+
+}  // namespace
+
 Pipeline::Pipeline(PipelineOptions options, const Id& run, const Id& writer, bool has_spool,
                    std::optional<KnownRecord> newest, std::optional<KnownAnchor> anchor,
                    MakeAnchorWriter make_anchor_writer)
@@ -129,6 +137,7 @@ void Pipeline::PlanAnchor(const Entry& entry) {
   if (!entry.draft.has_delta || anchor_.has_value() || NeedsAnchor() != nullptr) return;
   const AnchorPolicy policy{options_.anchor_every, options_.anchor_percent};
   const std::uint64_t model_bytes = entry.draft.layout->total_bytes();
+  if (entry.draft.version < no_anchor_before_) return;
   if (!IsAnchorDue(policy, newest_anchor_, entry.draft.version, entry.delta_bytes, model_bytes)) return;
   anchor_ = Anchor{};
   anchor_->version = entry.draft.version;
@@ -321,6 +330,8 @@ void Pipeline::FinishAnchor(AnchorJob job, MonotonicTime now) {
       last_error_.reset();
     }
     anchor_error_.reset();
+    anchors_given_up_ = 0;
+    no_anchor_before_ = 0;
     anchor_.reset();
     return;
   }
@@ -329,11 +340,18 @@ void Pipeline::FinishAnchor(AnchorJob job, MonotonicTime now) {
     return;
   }
   if (job.error->code() == ErrorCode::kMismatch) {
-    // Its bits are not to be had any more. One by policy is planned again with the next version.
-    anchor_error_ = job.error;
+    // Its bits are not to be had any more. One by policy is planned again later; the more often it was in vain, the
+    // later, for all that was sent of it is lost.
     const Version version = anchor_->version;
+    anchor_error_ = job.error->In(fmt::format(
+        "the anchor of version {} is given up, for versions come faster than it is sent; let `weightwire anchor` write "
+        "it on a machine near the bucket, or publish less often",
+        version));
     DropAnchor();
-    if (entry != nullptr) {
+    if (entry == nullptr) {
+      anchors_given_up_ = std::min(anchors_given_up_ + 1, kMostAnchorDoublings);
+      no_anchor_before_ = newest_version().value_or(version) + (kAnchorPauseVersions << anchors_given_up_);
+    } else {
       FailFrom(static_cast<std::size_t>(version - entries_.front().draft.version), *job.error, now);
     }
     return;

@@ -236,6 +236,8 @@ class Pipeline {
   std::optional<KnownRecord> committed_;
   std::optional<KnownAnchor> newest_anchor_;
   std::optional<Anchor> anchor_;
+  int anchors_given_up_ = 0;      // one after another, because their bits were not to be had any more
+  Version no_anchor_before_ = 0;  // none by policy
   std::vector<std::shared_ptr<AnchorWriter>> dropped_;  // to be given up by a job
   bool spool_busy_ = false;
   bool upload_busy_ = false;

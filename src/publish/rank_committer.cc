@@ -328,6 +328,12 @@ Result<AssembledAnchor> RankCommitter::Assemble(const AnchorName& name, const Co
     }
     if (pieces[rank].has_value()) manifest.files.push_back({PieceName(rank), bytes, pieces[rank]->hash, places});
   }
+  // What no reader takes must not be written: the version could never be loaded.
+  if (const auto readable = ParseAnchorManifest(ToJson(manifest)); !readable.ok()) {
+    return readable.error().In(fmt::format(
+        "the list of the pieces of {} ranks, with {} tensors, is more than readers take; publish from fewer ranks",
+        options_.ranks, cover.layout->size()));
+  }
   return assembled;
 }
 

@@ -194,5 +194,58 @@ TEST_F(PipelineTest, AnAnchorThatTakesTooLongIsBegunAnewUnderAnotherName) {
   EXPECT_EQ(writers_, 2);
 }
 
+class AnchorsThatFallBehind : public PipelineTest {
+ protected:
+  // Enqueues and commits the next version. The anchor that it brings, if any.
+  std::optional<AnchorJob> Next() {
+    pipeline_->Enqueue(DraftOf(version_++), kNow);
+    FinishSpool(MustGet<SpoolJob>(Lane::kSpool));
+    FinishUpload(MustGet<UploadJob>(Lane::kUpload), UploadJob::Outcome::kCommitted);
+    auto job = pipeline_->Next(Lane::kAnchor, kNow);
+    if (job.has_value() && std::get<AnchorJob>(*job).give_up) {
+      pipeline_->Finish(std::move(*job), kNow);
+      job = pipeline_->Next(Lane::kAnchor, kNow);
+    }
+    if (!job.has_value()) return std::nullopt;
+    return std::get<AnchorJob>(std::move(*job));
+  }
+  // Versions until the next anchor is begun, which is then given up.
+  int VersionsUntilTheNextIsGivenUp() {
+    for (int versions = 1; versions < 10'000; ++versions) {
+      auto job = Next();
+      if (!job.has_value()) continue;
+      job->error = Error(ErrorCode::kMismatch, "the base has moved on");
+      pipeline_->Finish(std::move(*job), kNow);
+      return versions;
+    }
+    ADD_FAILURE() << "no anchor is begun any more";
+    return 0;
+  }
+
+  Version version_ = 10;
+};
+
+TEST_F(AnchorsThatFallBehind, AreBegunLaterAndLaterUntilOneIsComplete) {
+  EXPECT_EQ(VersionsUntilTheNextIsGivenUp(), 1);  // one every two versions, and the last was long ago
+  EXPECT_NE(pipeline_->status().anchor_error->message().find("weightwire anchor"), std::string::npos);
+  EXPECT_EQ(VersionsUntilTheNextIsGivenUp(), 16);
+  EXPECT_EQ(VersionsUntilTheNextIsGivenUp(), 32);
+  EXPECT_EQ(VersionsUntilTheNextIsGivenUp(), 64);
+  for (int i = 0; i < 10; ++i) VersionsUntilTheNextIsGivenUp();
+  EXPECT_EQ(VersionsUntilTheNextIsGivenUp(), 8 << 8) << "and never not at all";
+  // Once one gets through, all is as in the beginning.
+  std::optional<AnchorJob> job;
+  while (!job.has_value()) job = Next();
+  for (bool complete = false; !complete;) {
+    const auto step = job->writer->Step();
+    ASSERT_TRUE(step.ok()) << step.error().message();
+    complete = step.value();
+  }
+  job->complete = true;
+  pipeline_->Finish(std::move(*job), kNow);
+  EXPECT_FALSE(pipeline_->status().anchor_error.has_value());
+  EXPECT_EQ(VersionsUntilTheNextIsGivenUp(), 2);
+}
+
 }  // namespace
 }  // namespace weightwire::testing
