@@ -16,6 +16,9 @@
 namespace weightwire {
 namespace {
 
+// Removing mostly waits for the store.
+constexpr std::size_t kRemoveThreads = 16;
+
 JsonOutput ToJsonOutput(const GcAmount& amount) { return {{"objects", amount.objects}, {"bytes", amount.bytes}}; }
 
 void ReportJson(const GcCommandOptions& options, const Collector& collector) {
@@ -70,7 +73,9 @@ Status RunGc(const GcCommandOptions& options, const World& world) {
   WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
   if (!options.gc.dry_run) WW_RETURN_IF_ERROR(opened.run.CheckMayWrite());
   SystemRandom random;
-  Collector collector(opened.run, options.gc, random);
+  GcOptions gc = options.gc;
+  gc.remove_threads = kRemoveThreads;
+  Collector collector(opened.run, gc, random);
   const InterruptGuard interrupt;
   Status done;
   {

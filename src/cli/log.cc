@@ -21,6 +21,9 @@
 namespace weightwire {
 namespace {
 
+// Unless told otherwise: a record costs a request, and a run may have hundreds of thousands.
+constexpr std::uint64_t kShownVersions = 100;
+
 constexpr auto kWatchInterval = std::chrono::seconds(1);
 constexpr std::uint64_t kRoundsPerLook = 5;
 
@@ -188,7 +191,9 @@ Status RunLog(const LogOptions& options, const World& world) {
   const Run& run = opened.run;
   WW_TRY(const auto newest, run.FindNewest(std::nullopt));
   const std::uint64_t count = newest.has_value() ? newest->record.version + 1 : 0;
-  const Version first = count - std::min(count, options.last.value_or(count));
+  // A person wants the newest; a program that asks once gets all.
+  const std::uint64_t shown = options.last.value_or(options.json && !options.watch ? count : kShownVersions);
+  const Version first = count - std::min(count, shown);
   Reader reader(run);
   std::vector<Line> lines;
   if (count > 0) {

@@ -72,7 +72,7 @@ Command AddPublish(CLI::App& app, PublishOptions& options, const World& world) {
   AddNumber(sub, "--anchor-percent", options.anchor_percent,
             "and when the deltas since the last one add up to this share of the model (100 unless given; 0: never)");
   AddDuration(sub, "--patience", options.patience,
-              "how long to try again while the store cannot be reached (10m unless given)");
+              "how long to try again while the store cannot be reached, once the run is open (10m unless given)");
   sub.add_flag("--single-writer", options.single_writer, "as for 'init', if the run has to be made");
   AddCarryCode(sub, options.carry_code);
   sub.add_flag("--drop-lost", options.drop_lost_versions,
@@ -95,7 +95,7 @@ Command AddPublish(CLI::App& app, PublishOptions& options, const World& world) {
 Command AddLog(CLI::App& app, LogOptions& options, const World& world) {
   CLI::App& sub = *app.add_subcommand("log", "show the versions of a run, what they cost, and who follows");
   AddRun(sub, options.run, "the run");
-  AddNumber(sub, "--last", options.last, "only so many of the newest versions");
+  AddNumber(sub, "--last", options.last, "so many of the newest versions (100; with --json and without --watch, all)");
   sub.add_flag("--watch", options.watch, "go on with each version that comes, until interrupted");
   AddJson(sub, options.json);
   sub.footer(

@@ -105,7 +105,7 @@ Status Verifier::Begin() {
 
 Status Verifier::ReadRecord() {
   record_.reset();
-  layout_ = nullptr;
+  const std::shared_ptr<const Layout> layout_before = std::exchange(layout_, nullptr);
   parts_.clear();
   parts_complete_ = true;
   parts_gone_ = false;
@@ -117,14 +117,18 @@ Status Verifier::ReadRecord() {
     EndVersion();
     return Ok();
   }
-  auto layout = run_.ReadLayout(record_->record.layout);
-  if (!layout.ok() && !IsFinding(layout.error())) return layout.error();
-  ++report_.records;
-  if (layout.ok()) {
-    layout_ = std::make_shared<const Layout>(std::move(layout).value());
+  if (layout_before != nullptr && layout_before->hash() == record_->record.layout) {
+    layout_ = layout_before;
   } else {
-    Damaged(fmt::format("the layout of version {}: {}", version_, layout.error().message()));
+    auto layout = run_.ReadLayout(record_->record.layout);
+    if (!layout.ok() && !IsFinding(layout.error())) return layout.error();
+    if (layout.ok()) {
+      layout_ = std::make_shared<const Layout>(std::move(layout).value());
+    } else {
+      Damaged(fmt::format("the layout of version {}: {}", version_, layout.error().message()));
+    }
   }
+  ++report_.records;
   if (const auto& named = record_->record.anchor; named.has_value()) {
     const auto read = unnamed_.find(named->name);
     if (read != unnamed_.end() && !CheckNamed(record_->record, read->second)) unnamed_.erase(read);

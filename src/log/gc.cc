@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/threads.h"
 #include "log/limits.h"
 #include "store/commit.h"
 #include "store/probe.h"
@@ -432,12 +433,19 @@ Result<GcStep> Collector::RemoveNext() {
     touched_ = false;
     return Worked(fmt::format("{} is done", removal.key));
   }
-  WW_RETURN_IF_ERROR(run_.store().Remove(queue_.front().key));
+  // In any order: what goes first was queued alone.
+  const std::size_t count = std::min(queue_.size(), options_.remove_threads);
+  std::vector<Status> removed(count);
+  ThreadPool requests(count);
+  requests.ParallelFor(count, [&](std::size_t i, std::size_t) { removed[i] = run_.store().Remove(queue_[i].key); });
   GcStep step = Worked(fmt::format("removed {}", queue_.front().key));
-  ++progress_.removed.objects;
-  progress_.removed.bytes += queue_.front().size_bytes;
-  touched_ = true;
-  queue_.pop_front();
+  for (const Status& status : removed) {
+    WW_RETURN_IF_ERROR(status);
+    ++progress_.removed.objects;
+    progress_.removed.bytes += queue_.front().size_bytes;
+    touched_ = true;
+    queue_.pop_front();
+  }
   return step;
 }
 

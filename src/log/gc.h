@@ -33,6 +33,8 @@ struct GcOptions {
   // Between saying what goes and removing it; for readers that keep no lease.
   std::chrono::seconds grace = std::chrono::minutes(15);
   bool dry_run = false;  // only look; write nothing
+  // Objects removed at a time. More than one needs a store that may be used by several threads.
+  std::size_t remove_threads = 1;
   PlantedBugs planted;
 };
 
