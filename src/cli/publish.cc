@@ -168,6 +168,7 @@ Status RunPublish(const PublishOptions& options, const World& world) {
   publisher_options.carry_code = options.carry_code;
   publisher_options.drop_lost_versions = options.drop_lost_versions;
   if (!checkpoint.directory().empty()) publisher_options.carried_directory = checkpoint.directory();
+  publisher_options.anchor_files.adapter = checkpoint.files().front().name == kAdapterFileName;
   PublisherTools tools;
   tools.clock = &clock;
   tools.random = &random;

@@ -49,6 +49,7 @@ Result<std::vector<Place>> ParsePlaces(const JsonValue& file, const std::vector<
     if (!fits) return Error(ErrorCode::kCorrupt, "a place of a piece is not within a file");
     places.push_back(place);
   }
+  if (places.empty()) return Error(ErrorCode::kCorrupt, "a piece has no places");
   if (total != size_bytes) return Error(ErrorCode::kCorrupt, "the places of a piece do not add up to its size");
   return places;
 }
@@ -62,9 +63,30 @@ Result<std::vector<AssembledFile>> ParseAssembled(const JsonValue& fields) {
     WW_TRY(file.name, value.Text("name"));
     WW_TRY(file.size_bytes, value.Number("size"));
     WW_RETURN_IF_ERROR(CheckFileName(file.name));
+    // Nothing else is covered by the state's digest.
+    if (!file.name.ends_with(".safetensors")) {
+      return Error(ErrorCode::kCorrupt, fmt::format("{} is in pieces, but holds no weights", Quoted(file.name)));
+    }
     assembled.push_back(std::move(file));
   }
   return assembled;
+}
+
+// That the pieces have as many bytes for each assembled file as it has. Where two have the same place and none another,
+// the bits there are none that the state's digest allows, or no header.
+Status CheckComplete(const AnchorManifest& manifest) {
+  std::vector<std::uint64_t> given(manifest.assembled.size());
+  for (const AnchorFile& file : manifest.files) {
+    for (const Place& place : file.places) {
+      const auto sum = CheckedAdd(given[place.file], place.row_bytes * place.rows);
+      given[place.file] = sum.value_or(UINT64_MAX);
+    }
+  }
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (given[i] == manifest.assembled[i].size_bytes) continue;
+    return Error(ErrorCode::kCorrupt, fmt::format("its pieces do not make up {}", Quoted(manifest.assembled[i].name)));
+  }
+  return Ok();
 }
 
 }  // namespace
@@ -135,6 +157,7 @@ Result<AnchorManifest> ParseAnchorManifest(std::string_view json) {
     total = *sum;
     manifest.files.push_back(std::move(file));
   }
+  WW_RETURN_IF_ERROR(CheckComplete(manifest));
   // A directory cannot hold a file and a folder of one name.
   for (const std::string& name : names) {
     const auto below = names.lower_bound(name + "/");

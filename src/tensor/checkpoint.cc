@@ -41,7 +41,7 @@ Result<Aliases> RecordedAliases(const std::vector<CheckpointFile>& files) {
   Aliases aliases;
   for (const CheckpointFile& file : files) {
     for (const auto& [key, value] : file.metadata) {
-      if (tensors.contains(key) || !tensors.contains(value)) continue;
+      if (key == "format" || tensors.contains(key) || !tensors.contains(value)) continue;
       const auto [at, is_new] = aliases.emplace(key, value);
       if (!is_new && at->second != value) {
         return Error(ErrorCode::kCorrupt, fmt::format("the metadata ties {} to {} in one shard and to {} in another",

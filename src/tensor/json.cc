@@ -72,6 +72,8 @@ Status ReadJson(std::string_view text, const std::function<Status(JsonEvent&)>& 
   if (const std::size_t at = text.find('\0'); at != std::string_view::npos) {
     return Error(ErrorCode::kCorrupt, fmt::format("not valid JSON at byte {}", at + 1));
   }
+  // It would also pass over a byte order mark.
+  if (text.starts_with("\xef\xbb\xbf")) return Error(ErrorCode::kCorrupt, "not valid JSON at byte 1");
   SaxAdapter adapter(on_event);
   const bool accepted = nlohmann::json::sax_parse(text.begin(), text.end(), &adapter);
   if (const auto error = adapter.error()) return *error;

@@ -338,9 +338,9 @@ TEST(Anchors, Refusals) {
 
 AnchorManifest AManifestOfPieces() {
   AnchorManifest manifest = AManifest();
-  manifest.assembled = {{"model.safetensors", 100}};
+  manifest.assembled = {{"model.safetensors", 80}};
   manifest.files = {{"config.json", 12, HashOf('4')},
-                    {"pieces/00000", 40, HashOf('5'), {{0, 0, 10, 1, 10}, {0, 20, 5, 6, 10}}},
+                    {"pieces/00000", 50, HashOf('5'), {{0, 0, 20, 1, 20}, {0, 20, 5, 6, 10}}},
                     {"pieces/00001", 30, HashOf('6'), {{0, 25, 5, 6, 10}}}};
   return manifest;
 }
@@ -352,14 +352,14 @@ TEST(Anchors, Pieces) {
   EXPECT_EQ(read.value(), manifest);
   EXPECT_NE(ToJson(manifest).find(R"("places":[{"file":"0","at":"25","bytes":"5","rows":"6","stride":"10"}])"),
             std::string::npos);
-  EXPECT_NE(ToJson(manifest).find(R"("assembled":[{"name":"model.safetensors","size":"100"}])"), std::string::npos);
+  EXPECT_NE(ToJson(manifest).find(R"("assembled":[{"name":"model.safetensors","size":"80"}])"), std::string::npos);
   EveryKeyIsNeeded(R"({"format":"weightwire-anchor","run":"00112233445566778899aabbccddeeff","version":"42",)"
                    R"("id":"0123456789abcdef0123456789abcdef",)"
                    R"("layout":"2222222222222222222222222222222222222222222222222222222222222222",)"
                    R"("state":"3333333333333333333333333333333333333333333333333333333333333333","delta_bytes":"1",)"
                    R"("files":[{"hash":"4444444444444444444444444444444444444444444444444444444444444444",)"
-                   R"("places":[{"file":"0","at":"25","bytes":"5","rows":"6","stride":"10"}],"name":"p","size":"30"}],)"
-                   R"("assembled":[{"name":"m","size":"100"}]})",
+                   R"("places":[{"file":"0","at":"0","bytes":"5","rows":"6","stride":"5"}],"name":"p","size":"30"}],)"
+                   R"("assembled":[{"name":"m.safetensors","size":"30"}]})",
                    {"file", "at", "bytes", "rows", "stride"}, ParseAnchorManifest);
 }
 
@@ -382,9 +382,17 @@ TEST(Anchors, PlacesOutsideAFileAreRefused) {
   refused([](Place& place, AnchorManifest&) { place.rows = kMost; }, "no bytes, or too many");
   refused([](Place& place, AnchorManifest&) { place.rows = 5; }, "do not add up to its size");
   refused([](Place&, AnchorManifest& manifest) { manifest.assembled.clear(); }, "not within a file");
-  refused([](Place&, AnchorManifest& manifest) { manifest.assembled[0].name = "config.json"; }, "twice");
+  refused([](Place&, AnchorManifest& manifest) { manifest.files[0].name = "model.safetensors"; }, "twice");
+  refused([](Place&, AnchorManifest& manifest) { manifest.assembled[0].name = "other.json"; }, "holds no weights");
+  refused([](Place&, AnchorManifest& manifest) { manifest.assembled[0].size_bytes = 81; }, "do not make up");
+  refused(
+      [](Place&, AnchorManifest& manifest) {
+        manifest.assembled.push_back({"x.safetensors", 1});
+      },
+      "do not make up");
+  refused([](Place&, AnchorManifest& manifest) { manifest.files.pop_back(); }, "do not make up");
   refused([](Place&, AnchorManifest& manifest) { manifest.assembled[0].name = "../x"; }, "cannot be a file");
-  refused([](Place&, AnchorManifest& manifest) { manifest.assembled[0].name = "pieces"; }, "also a folder");
+  refused([](Place&, AnchorManifest& manifest) { manifest.files[1].name = "model.safetensors/0"; }, "also a folder");
 }
 
 RC_GTEST_PROP(AnchorProperty, ReadsBack, (std::uint64_t seed)) {
