@@ -2,6 +2,7 @@
 
 plugin      what vLLM calls: methods for workers and the engine's core, routes and a task for the API server
 options     the environment variables
+engine      the engine as that task sees it: questions to all workers, and one commit
 server      the task: fetches, has the workers prepare, moves the mirror, commits
 lag         how far the engine is behind the run
 routes      status, standing still, and which versions made a completion
@@ -15,4 +16,5 @@ reload      for those: the model's own loader once more, for whole modules
 metrics     what is counted, for `/metrics`
 mirror      reading a mirror's tensors, and what it says of itself
 change_file a staged change on its way from the API server to the workers
+tensor_file how such a file is written and mapped
 """

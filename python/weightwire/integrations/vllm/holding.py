@@ -208,9 +208,11 @@ class Holding:
 
     def may_change(self, tensors: Iterable[str]) -> None:
         """Refuses if changes to any of these tensors of the checkpoint would be."""
+        touched: set[str] = set()
         for tensor in tensors:
             self._refuse_unknown(tensor)
-            self._add_reload(Prepared(0), {p.parameter for p in self._places.get(tensor, ())} - self._plain)
+            touched.update(place.parameter for place in self._places.get(tensor, ()))
+        self._add_reload(Prepared(0), touched - self._plain)
 
     def _refuse_unknown(self, tensor: str) -> None:
         if self._refuses_all is not None:

@@ -41,6 +41,8 @@ _LONGEST_TROUBLE_SECONDS = 120.0
 _COMPARE_ALL_ABOVE = 16
 # For giving the lease back when the server ends.
 _LEAVE_SECONDS = 3.0
+# Between two checks of everything there are so many times as long as the last one took.
+_CHECK_PAUSES = 20
 
 
 class Following:
@@ -63,6 +65,7 @@ class Following:
         self._elements = 0  # of the checkpoint
         self._committed_at = -math.inf
         self._checked_at = -math.inf
+        self._check_seconds = 0.0
         self._task: asyncio.Task[None] | None = None
         self._metrics = Metrics()
         self.status: dict[str, Any] = {
@@ -357,7 +360,9 @@ class Following:
 
     async def _check_if_time(self) -> None:
         start = time.monotonic()
-        if self._held is None or start - self._checked_at < self._options.check_interval:
+        # No version is taken meanwhile, so of a large model it is done less often than it was asked for.
+        pause = max(self._options.check_interval, _CHECK_PAUSES * self._check_seconds)
+        if self._held is None or start - self._checked_at < pause:
             return
         answers = await self._engine.do("check", settle=False)
         assert self._follower is not None
@@ -366,11 +371,12 @@ class Following:
         except CorruptError as error:  # what was loaded from it, or will be, is wrong too
             raise WeightsDiffer(f"the mirror is damaged: {error}") from error
         self._checked_at = time.monotonic()
+        self._check_seconds = self._checked_at - start
         self.status["last_check"] = {
             "version": self._held.version,
             "time": time.time(),
             "elements": sum(answer["elements"] for answer in answers),
-            "seconds": self._checked_at - start,
+            "seconds": self._check_seconds,
         }
 
     async def _open_follower(self, *, check: bool = False) -> None:

@@ -58,6 +58,31 @@ class WorkerSide:
         self._thread: threading.Thread | None = None
         self._answer: Status = failed("nothing was asked for")
         self.writing = False
+        self._asleep = False
+        self._watch_sleep(worker)
+
+    def _watch_sleep(self, worker: Any) -> None:
+        """An engine that is put to sleep gives back the memory of its weights, which a task may be reading: it waits
+        for that first. Asked for on the thread that starts tasks, so none begins meanwhile."""
+        sleep, wake_up = worker.sleep, worker.wake_up
+
+        @functools.wraps(sleep)
+        def sleep_when_idle(*args: Any, **kwargs: Any) -> Any:
+            self._asleep = True
+            if self._thread is not None:
+                self._thread.join()
+            # It may hold views of what is given back, and the weights may come back as others.
+            self._prepared = None
+            return sleep(*args, **kwargs)
+
+        @functools.wraps(wake_up)
+        def wake_up_and_note(tags: list[str] | None = None, *args: Any, **kwargs: Any) -> Any:
+            result = wake_up(tags, *args, **kwargs)
+            if tags is None or "weights" in tags:
+                self._asleep = False
+            return result
+
+        worker.sleep, worker.wake_up = sleep_when_idle, wake_up_and_note
 
     @_never_raises
     def open(self, mirror: str, written: float | None) -> Status:
@@ -74,6 +99,8 @@ class WorkerSide:
         """Starts one of the tasks below; `poll` tells when it is ready."""
         if self._holding is None:
             return failed("a worker does not know the mirror")
+        if self._asleep:
+            return failed("the engine sleeps: its weights are not in memory")
         if self._thread is not None and self._thread.is_alive():
             return failed("a worker is busy with something else")
         self._prepared = None
