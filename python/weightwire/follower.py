@@ -29,9 +29,9 @@ class FollowerStats:
     digest: str | None
     """Of the state that the target holds: the same wherever that version is held."""
     staged: int | None
-    """The version that the next apply leads to."""
+    """The version that the next apply leads to; the one held if nothing is staged."""
     newest: int | None
-    """The newest version seen."""
+    """The newest version seen so far."""
     seconds_behind: float
     has_lease: bool
     waits_for: str
@@ -102,8 +102,8 @@ class Update:
         return self
 
     def undo(self) -> None:
-        """Takes it back; the follower then stands still on the version before, until `stand_still(None)`. A whole load
-        cannot be taken back: what was there before is not kept."""
+        """Takes it back; the follower then stands still on the version before, until `stand_still(None)`. The first
+        load cannot be taken back, nor any whole load of a mirror: what was there before is not kept."""
         self._follower._undo(self)
 
     def __repr__(self) -> str:
@@ -141,8 +141,9 @@ class Follower:
 
     `target` is a state dict or another mapping of names to arrays in host memory, which are written to in place; or the
     path of a directory, which becomes a mirror: a Hugging Face checkpoint that other programs can load. A target that
-    holds a version already is recognized by its digest; otherwise the first update is a whole load. (A mirror that
-    holds nothing yet is loaded by `poll` itself, since nobody can be using it.)
+    holds a version already is recognized by its digest; otherwise the first update is a whole load. Where the way to
+    a version is an anchor, `poll` itself loads it into a mirror: its files are replaced as a whole once they are
+    complete and verified, and its update is in place when `poll` gives it.
 
     >>> import tempfile
     >>> import numpy as np
@@ -166,9 +167,12 @@ class Follower:
 
     name          what people see in `weightwire leases`
     adopt         recognize what the target holds by its digest; for a directory: take one that has files
-    check         digest a directory in full before going on from it; one that is damaged is loaded anew by `poll`
+    check         digest a directory in full before going on from it, as it does unless told not to; one that is
+                  damaged is loaded anew by `poll`
     keep_lease    tell gc what is still needed; it goes on without where it may not write
     poll_seconds  between two questions for a newer version, where a method waits
+    threads       to decode, digest and hash with; 0: one for each core
+    bytes_per_second  at most from and to the bucket; 0: as fast as it goes
     """
 
     def __init__(
@@ -178,7 +182,7 @@ class Follower:
         *,
         name: str = "",
         adopt: bool | None = None,
-        check: bool = False,
+        check: bool | None = None,
         keep_lease: bool = True,
         poll_seconds: float = 2.0,
         threads: int = 0,
@@ -202,7 +206,7 @@ class Follower:
             {
                 "name": name,
                 "adopt": arrays if adopt is None else adopt,
-                "check": bool(check),
+                "check": not arrays if check is None else bool(check),
                 "keep_lease": keep_lease,
                 "threads": whole_number("threads", threads),
                 "bytes_per_second": whole_number("bytes_per_second", bytes_per_second),
@@ -234,7 +238,7 @@ class Follower:
         after = self.stats
         if not has_update:
             self._pending = None
-            if after.version != before.version and after.version is not None:  # a mirror's first load
+            if after.version != before.version and after.version is not None:  # a mirror was loaded
                 self._loaded = Update(self, before, after)
                 self._loaded.seconds = 0.0
                 return self._loaded
@@ -372,6 +376,8 @@ class Follower:
         self.close()
 
     def _staged(self, update: Update) -> tuple[bool, list[Any]] | None:
+        if update is self._loaded:
+            return None
         if update is not self._pending:
             raise InvalidArgumentError(f"what {update!r} changes is not known any more: it was applied, or is outdated")
         return self._core.staged()

@@ -329,13 +329,19 @@ class Publisher:
                     copy of them; `Fp8(...)` for fp8 with scales; None: as they are
     lora            of a PEFT model, publish the "adapter" alone, as its save_pretrained does, or all weights with the
                     adapters "merged" into them
+    tokenizer       one of transformers, whose files go with every anchor
     carry           a directory whose configuration and tokenizer files go with every anchor; by default, those of a
                     transformers model and of `tokenizer`
     carry_code      carry what could run as code when loaded too (.py, pickles); readers still have to ask for it
     state           a directory for what a restart needs: the versions not sent yet and, with base="file", the base
                     copy. Without it both are in memory
-    when_full       what to do when `spool_versions` versions wait to be sent: "wait" for room, or "skip": the next
-                    version covers both steps
+    base            where the base copy is, which versions are compared with: in "memory", or in a "file" of `state`
+    when_full       what to do when `spool_versions` versions, or 4 GiB of them, wait to be sent: "wait" for room, or
+                    "skip": the next version covers both steps
+    spool_versions  as said there
+    drop_lost_versions  versions that wait in `state` and whose numbers another publisher has taken are given up
+    threads         to compare and encode with; 0: one for each core
+    bytes_per_second  at most to and from the bucket; 0: as fast as it goes
     single_writer   go on where the store cannot keep two publishers apart
     distributed     publish from all ranks of torch.distributed together, each its own shards; by default if there is a
                     process group of several ranks. All ranks make the publisher, and call publish equally often

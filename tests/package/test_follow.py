@@ -111,7 +111,7 @@ def test_the_newest_version_is_known_while_standing_still(bucket):
         assert (follower.newest(), follower.version) == (2, 0)
 
 
-def test_a_mirror_is_digested_before_it_is_gone_on_from_if_so_wanted(bucket, tmp_path):
+def test_a_mirror_is_digested_before_it_is_gone_on_from_unless_told_otherwise(bucket, tmp_path):
     publish(bucket, small_state())
     mirror = tmp_path / "mirror"
     with ww.Follower(bucket, mirror) as follower:
@@ -119,15 +119,40 @@ def test_a_mirror_is_digested_before_it_is_gone_on_from_if_so_wanted(bucket, tmp
     (file,) = mirror.glob("*.safetensors")
     sound = file.read_bytes()
     file.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    with ww.Follower(bucket, mirror) as follower:
+    with ww.Follower(bucket, mirror, check=False) as follower:
         assert follower.version == 0  # believed
         with pytest.raises(ww.CorruptError):
             follower.check()
-    with ww.Follower(bucket, mirror, check=True) as follower:
+    with ww.Follower(bucket, mirror) as follower:
         assert follower.version is None
         follower.poll()
         assert follower.version == 0
     assert file.read_bytes() == sound
+
+
+def test_a_mirror_that_is_loaded_says_that_everything_may_have_changed(bucket, tmp_path):
+    state = small_state()
+    with (
+        ww.Publisher(bucket, anchor_every=1, anchor_percent=0) as publisher,
+        ww.Follower(bucket, tmp_path / "mirror") as follower,
+    ):
+        publisher.publish(0, state).wait()
+        first = follower.poll()
+        assert (first.version, first.changes, first.changes_layout) == (0, None, False)
+        assert first.apply() is first
+
+
+def test_what_was_seen_is_still_known_after_an_update_was_taken_back(bucket):
+    states = [small_state(), changed(small_state(), 3)]
+    publish(bucket, *states)
+    target = {name: array.copy() for name, array in states[0].items()}
+    with ww.Follower(bucket, target) as follower:
+        update = follower.poll().apply()
+        assert (follower.stats.newest, follower.stats.versions_behind) == (1, 0)
+        update.undo()
+        stats = follower.stats
+        assert (stats.version, stats.newest, stats.versions_behind) == (0, 1, 1)
+        assert "stands still" in stats.waits_for
 
 
 def test_a_target_that_holds_a_version_is_recognized(bucket):
