@@ -202,7 +202,7 @@ Command AddBenchWire(CLI::App& bench, BenchWireOptions& options, const World& wo
       "A made-up model is published and followed on a directory bucket, one in a hundred weights changed by one ulp "
       "for\n"
       "each version. Every figure stands beside its floor, measured in the same round, and beside what it must reach.\n"
-      "Takes about four times the model's size of memory, and as much of the disk.\n"
+      "Takes about five times the model's size of memory, and four times as much of the disk.\n"
       "\n"
       "Examples:\n"
       "  weightwire bench wire\n"
