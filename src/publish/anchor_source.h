@@ -1,6 +1,7 @@
 // Where an anchor's weights come from: anything that holds the exact bits of a version.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -31,10 +32,19 @@ class BaseSource final : public AnchorSource {
 
   [[nodiscard]] const Layout& layout() const override { return *pin_->layout; }
   Status ReadAt(std::size_t tensor, std::uint64_t offset, std::span<std::uint8_t> out) override {
-    return base_.ReadAt(*pin_, tensor, offset, out);
+    // In pieces: a publisher that wants to encode waits for one of them at most.
+    while (!out.empty()) {
+      const std::span<std::uint8_t> piece = out.first(std::min<std::size_t>(kReadBytes, out.size()));
+      WW_RETURN_IF_ERROR(base_.ReadAt(*pin_, tensor, offset, piece));
+      offset += piece.size();
+      out = out.subspan(piece.size());
+    }
+    return Ok();
   }
 
  private:
+  static constexpr std::size_t kReadBytes = std::size_t{4} << 20;
+
   const BaseCopy& base_;
   const std::shared_ptr<const BasePin> pin_;
 };
