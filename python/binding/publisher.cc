@@ -47,6 +47,7 @@ class PyPublisher {
     publisher.anchor_files.adapter = nb::cast<bool>(options["adapter"]);
     publisher.base_in_file = nb::cast<bool>(options["base_in_file"]);
     publisher.drop_lost_versions = nb::cast<bool>(options["drop_lost_versions"]);
+    publisher.rebuild = nb::cast<bool>(options["rebuild"]);
     if (state.has_value()) publisher.state_directory = *state;
     if (carried.has_value()) publisher.carried_directory = *carried;
     publisher.carry_code = nb::cast<bool>(options["carry_code"]);

@@ -58,6 +58,7 @@ class PyRankPublisher {
     rank.anchor_percent = nb::cast<std::uint64_t>(options["anchor_percent"]);
     rank.max_versions = nb::cast<std::uint64_t>(options["spool_versions"]);
     rank.anchor_files.adapter = nb::cast<bool>(options["adapter"]);
+    rank.rebuild = nb::cast<bool>(options["rebuild"]);
     if (carried.has_value()) rank.carried_directory = *carried;
     rank.carry_code = nb::cast<bool>(options["carry_code"]);
     const nb::gil_scoped_release release;

@@ -340,6 +340,8 @@ class Publisher:
                     "skip": the next version covers both steps
     spool_versions  as said there
     drop_lost_versions  versions that wait in `state` and whose numbers another publisher has taken are given up
+    rebuild         after a restart, rebuild the newest version from the bucket where it is not in `state`, so that the
+                    next one is a delta; False: the next one is a rebase, a whole anchor
     threads         to compare and encode with; 0: one for each core
     bytes_per_second  at most to and from the bucket; 0: as fast as it goes
     single_writer   go on where the store cannot keep two publishers apart
@@ -368,6 +370,7 @@ class Publisher:
         spool_versions: int = 16,
         single_writer: bool = False,
         drop_lost_versions: bool = False,
+        rebuild: bool = True,
         threads: int = 0,
         bytes_per_second: int = 0,
         distributed: bool | None = None,
@@ -411,6 +414,7 @@ class Publisher:
                 "adapter": lora == "adapter" and is_peft(unwrap(model)),
                 "single_writer": bool(single_writer),
                 "drop_lost_versions": bool(drop_lost_versions),
+                "rebuild": bool(rebuild),
                 "threads": whole_number("threads", threads),
                 "bytes_per_second": whole_number("bytes_per_second", bytes_per_second),
             }

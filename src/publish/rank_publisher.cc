@@ -183,7 +183,9 @@ Result<std::optional<RankDraft>> RankPublisher::Make(const StateBits& bits, std:
     base_.Lose();
   }
   if (base_.holds()) base_.Forget(admission.safe, base_.StepLimit());
-  if (!admission.newest_serial.has_value() || admission.whole || other_layout) {
+  // Before its first call no rank has a base, so all decide alike.
+  const bool begins_whole = !std::exchange(made_, true) && !options_.rebuild;
+  if (!admission.newest_serial.has_value() || admission.whole || other_layout || begins_whole) {
     return MakeWhole(bits, std::move(draft), admission);
   }
   if (!base_.holds()) {

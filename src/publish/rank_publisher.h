@@ -54,7 +54,7 @@ struct RankOptions {
   std::optional<FileSystem::Path> carried_directory;
   bool carry_code = false;
   CheckpointOptions anchor_files;
-  // A base that is lost is rebuilt from the bucket. Otherwise the next version is a rebase.
+  // A base that is lost is rebuilt from the bucket. Otherwise the next version is a rebase. The same for all ranks.
   bool rebuild = true;
   PlantedBugs bugs;
 };
@@ -206,6 +206,7 @@ class RankPublisher {
   const RankOptions options_;
   const PublisherTools tools_;
   MemoryBaseMaker base_maker_;
+  bool made_ = false;  // a call of Make before
   BaseCopy base_;
   std::optional<RankCommitter> committer_;  // of rank 0
   std::vector<std::string> warnings_;

@@ -266,6 +266,21 @@ def test_a_restarted_publisher_goes_on_with_the_chain(bucket, tmp_path):
     assert_same(ww.load(bucket), state)
 
 
+def test_a_restart_that_may_not_fetch_sends_the_whole_model(bucket):
+    state = small_state()
+    publish(bucket, state)
+    state["embed.weight"][3] = 0
+    with ww.Publisher(bucket, rebuild=False) as publisher:
+        ticket = publisher.publish(1, state)
+        ticket.wait()
+        # Without a delta, and so all of it counts as changed.
+        assert (ticket.version, ticket.stats.bytes) == (1, 0)
+        assert ticket.stats.changed == sum(array.size for array in state.values())
+        state["embed.weight"][4] = 0
+        assert publisher.publish(2, state).wait().changed == 16
+    assert_same(ww.load(bucket), state)
+
+
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("held", [0, 1, 3])
 def test_a_restart_from_any_checkpoint_goes_on_with_the_chain(bucket, tmp_path, held, kept):

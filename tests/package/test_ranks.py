@@ -406,6 +406,21 @@ def test_a_run_goes_on_with_another_number_of_ranks(two, four, bucket):
     assert newest["chain"] == "0", "nobody had to begin anew"
 
 
+def test_ranks_that_may_not_fetch_go_on_with_a_rebase(two, bucket):
+    two.all(make_fsdp)
+    two.all(open_publisher, str(bucket))
+    assert_published(two, bucket, 0, 0)
+    two.all(close)
+    two.all(train, 1)
+    two.all(open_publisher, str(bucket), {"rebuild": False})
+    assert_published(two, bucket, 1, 1)
+    two.all(train, 2)
+    assert_published(two, bucket, 2, 2)
+    two.all(close)
+    records = [json.loads(record.read_text()) for record in sorted((bucket / "versions").iterdir())]
+    assert [record["delta"] is None for record in records] == [True, True, False]
+
+
 def test_the_state_of_the_newest_version_is_not_published_again(two, bucket):
     two.all(make_fsdp)
     two.all(open_publisher, str(bucket))
