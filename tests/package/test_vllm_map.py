@@ -121,6 +121,13 @@ def test_positions_are_found_in_any_slice(seed):
     chosen, positions = place.locate(np.arange(whole.numel()))
     assert chosen.tolist() == sorted(view.flatten().tolist())
     assert target.view(-1)[positions].tolist() == chosen.tolist()
+    # And of some of them, in the type that a change has them in.
+    some = np.flatnonzero(random.random(whole.numel()) < 0.5)
+    inside = set(view.flatten().tolist())
+    for dtype in (np.int64, np.uint32):
+        chosen, positions = place.locate(some.astype(dtype))
+        assert some[chosen].tolist() == [position for position in some.tolist() if position in inside]
+        assert target.view(-1)[positions].tolist() == some[chosen].tolist()
 
 
 def test_an_element_that_goes_to_two_places_at_once_is_no_place():

@@ -26,11 +26,18 @@ class Place:
     target_strides: tuple[int, ...]
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of these positions of the tensor are in the box (as indices into `positions`), and their flat positions
-        in the parameter."""
-        rest: np.ndarray = positions - self.source_offset
-        inside: np.ndarray = np.ones(len(positions), bool)
-        target: np.ndarray = np.full(len(positions), self.target_offset, np.int64)
+        """Which of these positions of the tensor, which ascend, are in the box (as indices into `positions`), and their
+        flat positions in the parameter."""
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(self.sizes, self.source_strides, strict=True))
+        # Of the positions' own type, or all of them would be converted.
+        most = np.iinfo(positions.dtype).max
+        bounds = [positions.dtype.type(min(at, most)) for at in (self.source_offset, self.source_offset + extent)]
+        first, end = (int(np.searchsorted(positions, bound)) for bound in bounds)
+        rest: np.ndarray = positions[first:end].astype(np.int64) - self.source_offset
+        if self.source_strides == (1,):  # all of it, without gaps
+            return np.arange(first, end), self.target_offset + rest * self.target_strides[0]
+        inside: np.ndarray = np.ones(len(rest), bool)
+        target: np.ndarray = np.full(len(rest), self.target_offset, np.int64)
         for size, source_stride, target_stride in zip(
             self.sizes, self.source_strides, self.target_strides, strict=True
         ):
@@ -39,7 +46,7 @@ class Place:
             target += index * target_stride
         inside &= rest == 0
         chosen = np.flatnonzero(inside)
-        return chosen, target[chosen]
+        return first + chosen, target[chosen]
 
     def source(self, flat: torch.Tensor) -> torch.Tensor:
         """The box of the checkpoint's tensor."""
