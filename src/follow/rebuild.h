@@ -10,8 +10,9 @@
 
 namespace weightwire {
 
-// Brings `target` to exactly `version`, from what it holds or from an anchor, whichever is cheaper. Errors of the store
-// are the caller's to wait for: calling again goes on with what the target holds.
+// Brings `target` to exactly `version`, from what it holds or from an anchor, whichever is cheaper. Without a pause of
+// its own it tries a few times more what may pass; what does not is the caller's to wait for: calling again goes on
+// with what the target holds.
 Status Rebuild(const Run& run, Version version, Target& target, const Id& id, const FollowerOptions& options,
                const FollowerTools& tools);
 

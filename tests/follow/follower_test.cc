@@ -643,6 +643,32 @@ TEST_F(FollowerTest, ALeaseThatCannotBeGivenBackDoesNotSpoilARebuild) {
   ExpectHolds(0);
 }
 
+TEST_F(FollowerTest, ARebuildIsNotLostToAStoreThatIsAwayForAWhile) {
+  maker_.Publish();
+  for (int i = 0; i < 5; ++i) maker_.Publish();
+  int requests = 0;
+  store_.fail = [&](std::string_view, std::string_view) -> std::optional<Error> {
+    if (++requests % 30 > 8) return std::nullopt;
+    return Error(ErrorCode::kUnavailable, "not now");
+  };
+  const Status status = Rebuild(maker_.run(), 5, target_, NewId(maker_.random()), {.name = "test", .keep_lease = false},
+                                {&clock_, &maker_.kernels(), &maker_.pool()});
+  ASSERT_TRUE(status.ok()) << status.error().message();
+  store_.fail = nullptr;
+  ExpectHolds(5);
+  // But not for ever.
+  maker_.Publish();
+  requests = 0;
+  store_.fail = [&](std::string_view, std::string_view) -> std::optional<Error> {
+    ++requests;
+    return Error(ErrorCode::kUnavailable, "not now");
+  };
+  const Status gone = Rebuild(maker_.run(), 6, target_, NewId(maker_.random()), {.name = "test", .keep_lease = false},
+                              {&clock_, &maker_.kernels(), &maker_.pool()});
+  EXPECT_EQ(gone.error().code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(requests, 10);
+}
+
 TEST_F(FollowerTest, AnyVersionCanBeRebuilt) {
   for (int i = 0; i < 12; ++i) maker_.Publish(i == 5);
   maker_.AddAnchor(8);
