@@ -2,12 +2,16 @@
 
 #include <future>
 
+#include "base/signals_blocked.h"
 #include "errors.h"
 
 namespace weightwire::python {
 
 void RunInterruptibly(SystemSleeper& sleeper, const std::function<Status()>& work) {
-  std::future<Status> ended = std::async(std::launch::async, work);
+  std::future<Status> ended = [&] {
+    const SignalsBlocked blocked;
+    return std::async(std::launch::async, work);
+  }();
   while (ended.wait_for(kPatience) != std::future_status::ready) {
     try {
       CheckSignals();

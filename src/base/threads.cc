@@ -3,12 +3,14 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "base/signals_blocked.h"
 
 namespace weightwire {
 
 ThreadPool::ThreadPool(std::size_t threads) {
   WW_CHECK(threads >= 1);
   workers_.reserve(threads - 1);
+  const SignalsBlocked blocked;
   try {
     for (std::size_t worker = 1; worker < threads; ++worker) {
       workers_.emplace_back([this, worker] { Work(worker); });

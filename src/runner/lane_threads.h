@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/signals_blocked.h"
 
 namespace weightwire {
 
@@ -46,6 +47,7 @@ class LaneThreads {
   // before it is asked for one. The publisher must live until Stop.
   template <typename Publisher, typename Lane, typename Before>
   void Run(Publisher& publisher, Lane lane, Before before) {
+    const SignalsBlocked blocked;
     threads_.emplace_back([this, &publisher, lane, before] {
       Lock lock = Take();
       while (!stop_) {

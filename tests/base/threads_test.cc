@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <csignal>
 #include <numeric>
 #include <vector>
 
@@ -54,6 +56,22 @@ TEST(ThreadPool, SeveralThreadsWorkAtTheSameTime) {
     while (inside.load() < 2) std::this_thread::yield();
   });
   EXPECT_EQ(inside.load(), 2);
+}
+
+TEST(ThreadPool, ItsThreadsLeaveTheProcesssSignalsToOthers) {
+  ThreadPool pool(2);
+  std::array<sigset_t, 2> masks;
+  std::atomic<int> inside = 0;
+  pool.ParallelFor(2, [&](std::size_t, std::size_t worker) {
+    pthread_sigmask(SIG_BLOCK, nullptr, &masks[worker]);
+    ++inside;
+    while (inside.load() < 2) std::this_thread::yield();
+  });
+  for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) {
+    EXPECT_EQ(sigismember(&masks[0], signal), 0) << "the caller's own are as they were";
+    EXPECT_EQ(sigismember(&masks[1], signal), 1);
+  }
+  EXPECT_EQ(sigismember(&masks[1], SIGSEGV), 0);
 }
 
 TEST(ThreadPoolDeathTest, ALoopWithinALoopIsABug) {
