@@ -359,6 +359,19 @@ def test_all_is_compared_and_digested_after_an_update(run, follow):
     follow(turns, check_interval=0.0)
 
 
+def test_but_not_so_often_that_it_does_little_else(run, follow):
+    async def turns(following, engine):
+        run.publish()
+        await following.turn()
+        assert engine.tasks == ["prepare_change", "check"]
+        following._check_seconds = 60.0  # as if it had taken that long
+        run.publish()
+        await following.turn()
+        assert engine.tasks == ["prepare_change", "check", "prepare_change"]
+
+    follow(turns, check_interval=1e-9)
+
+
 def test_or_not_if_it_is_not_wanted(run, follow):
     async def turns(following, engine):
         run.publish()

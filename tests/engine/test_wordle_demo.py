@@ -62,8 +62,14 @@ def test_it_ends_exact_though_its_processes_are_killed(tmp_path):
     # It goes on with the step after the checkpoint, and with the chain of versions.
     again = next(i for i in range(1, len(steps)) if steps[i] <= steps[i - 1])
     assert steps[:again] == list(range(1, again + 1)) and steps[again:] == list(range(6, 11))
-    assert versions[:again] == sorted(set(versions[:again])) and versions[again:] == sorted(set(versions[again:]))
-    assert versions[again] > versions[4]  # what was not sent yet when it was killed is made again
+    # A step whose weights were still being read when it was logged has none; the next one's is for both.
+    first, before, after = (
+        [version for version in part if version is not None]
+        for part in (versions[:5], versions[:again], versions[again:])
+    )
+    for known in (before, after):
+        assert known == sorted(set(known)) and len(known) >= 3
+    assert after[0] > first[-1]  # what was not sent yet when it was killed is made again
     assert sum(step["bytes"] for step in result["steps"]) > 0
     assert all(pauses for pauses in result["pauses"].values())
     assert processes_of(folder) == []

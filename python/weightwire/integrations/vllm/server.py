@@ -360,8 +360,11 @@ class Following:
 
     async def _check_if_time(self) -> None:
         start = time.monotonic()
-        # No version is taken meanwhile, so of a large model it is done less often than it was asked for.
-        pause = max(self._options.check_interval, _CHECK_PAUSES * self._check_seconds)
+        # No version is taken meanwhile, so of a large model it is done less often than it was asked for; unless that
+        # was always.
+        pause = self._options.check_interval
+        if pause > 0:
+            pause = max(pause, _CHECK_PAUSES * self._check_seconds)
         if self._held is None or start - self._checked_at < pause:
             return
         answers = await self._engine.do("check", settle=False)
