@@ -4,6 +4,9 @@
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ core of weightwire. Use the package, not this.";
+  // What still lives when the interpreter ends, in a global or because a trainer holds it, is closed by the package.
+  // nanobind would write a page about it, to people who can do nothing.
+  nanobind::set_leak_warnings(false);
   weightwire::python::BindDlpack(module);
   weightwire::python::BindReaders(module);
   weightwire::python::BindPublisher(module);
