@@ -234,26 +234,23 @@ Status Run::PutLease(const Lease& lease) const { return store_->Put(LeaseKey(lea
 Status Run::RemoveLease(const Id& follower) const { return store_->Remove(LeaseKey(follower)); }
 
 Result<std::vector<Mark>> Run::ReadMarks(std::span<const Mark> known) const {
-  WW_TRY(const auto objects, ListAll(*store_, kMarksPrefix, "", kMaxMarks));
+  WW_TRY(auto found, ReadMarksWithTimes(known));
   std::vector<Mark> marks;
-  for (const ObjectInfo& object : objects) {
-    if (!IsMarkKey(object.key)) continue;
-    const auto at = std::ranges::find(known, object.key, [](const Mark& mark) { return MarkKey(mark.id); });
-    if (at != known.end()) {
-      marks.push_back(*at);
-      continue;
-    }
-    WW_TRY(auto mark, ReadMark(object.key));
-    if (mark.has_value()) marks.push_back(*std::move(mark));
-  }
+  marks.reserve(found.size());
+  for (KnownMark& mark : found) marks.push_back(std::move(mark.mark));
   return marks;
 }
 
-Result<std::vector<KnownMark>> Run::ReadMarksWithTimes() const {
+Result<std::vector<KnownMark>> Run::ReadMarksWithTimes(std::span<const Mark> known) const {
   WW_TRY(const auto objects, ListAll(*store_, kMarksPrefix, "", kMaxMarks));
   std::vector<KnownMark> marks;
   for (const ObjectInfo& object : objects) {
     if (!IsMarkKey(object.key)) continue;
+    const auto at = std::ranges::find(known, object.key, [](const Mark& mark) { return MarkKey(mark.id); });
+    if (at != known.end()) {
+      marks.push_back({*at, object.last_modified});
+      continue;
+    }
     WW_TRY(auto mark, ReadMark(object.key));
     if (mark.has_value()) marks.push_back({*std::move(mark), object.last_modified});
   }

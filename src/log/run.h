@@ -96,7 +96,7 @@ class Run {
   // All marks. One that cannot be read is an error: it may name anything.
   // Those `known` from before are not fetched again: a mark never changes.
   [[nodiscard]] Result<std::vector<Mark>> ReadMarks(std::span<const Mark> known = {}) const;
-  [[nodiscard]] Result<std::vector<KnownMark>> ReadMarksWithTimes() const;
+  [[nodiscard]] Result<std::vector<KnownMark>> ReadMarksWithTimes(std::span<const Mark> known = {}) const;
 
  private:
   [[nodiscard]] Result<Lease> ReadLease(const std::string& key) const;

@@ -563,48 +563,22 @@ TEST_F(GcTest, NeedsToKnowHowToWrite) {
   EXPECT_EQ(StepOn(looking).what, GcStep::What::kDone);
 }
 
-// Fails the first removal of each key, and says in which order they were removed.
-class BusyStore final : public Store {
- public:
-  explicit BusyStore(Store* store) : store_(store) {}
-  [[nodiscard]] std::string Name() const override { return store_->Name(); }
-  Result<WallTime> Now() override { return store_->Now(); }
-
-  std::vector<std::string> removed;  // in this order
-
- private:
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max) override {
-    return store_->Get(key, max);
-  }
-  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
-    return store_->Read(key, offset, out);
-  }
-  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override { return store_->Put(key, bytes); }
-  Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    return store_->PutIfAbsent(key, bytes);
-  }
-  Result<ObjectInfo> DoStat(std::string_view key) override { return store_->Stat(key); }
-  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view after, std::size_t limit) override {
-    return store_->List(prefix, after, limit);
-  }
-  Status DoRemove(std::string_view key) override {
-    const std::lock_guard lock(mutex_);
-    if (failed_.insert(std::string(key)).second) return Error(ErrorCode::kUnavailable, "not now");
-    removed.emplace_back(key);
-    return store_->Remove(key);
-  }
-
-  Store* const store_;
-  std::mutex mutex_;
-  std::set<std::string, std::less<>> failed_;
-};
-
 TEST_F(GcTest, WithSeveralThreadsTheSameGoesAndAnchorsAreWholeOrGone) {
   Fill();
   const std::size_t before = Keys().size();
-  BusyStore busy(&memory_);
   options_.remove_threads = 4;
-  Collector collector(weightwire::Run::Open(busy).value(), options_, random_);
+  // The first removal of each key fails.
+  std::mutex mutex;
+  std::set<std::string> failed;
+  std::vector<std::string> removed;
+  store_.before = [&](Request request, std::string_view key) -> Status {
+    if (request != Request::kRemove) return Ok();
+    const std::lock_guard lock(mutex);
+    if (failed.insert(std::string(key)).second) return Error(ErrorCode::kUnavailable, "not now");
+    removed.emplace_back(key);
+    return Ok();
+  };
+  Collector collector(history_.run(), options_, random_);
   for (bool done = false; !done;) {
     const auto step = collector.Step();
     if (!step.ok()) {
@@ -619,8 +593,8 @@ TEST_F(GcTest, WithSeveralThreadsTheSameGoesAndAnchorsAreWholeOrGone) {
   for (Version version = 1; version <= 35; ++version) EXPECT_EQ(HasDelta(version), version > 20) << version;
   for (const KnownAnchor& anchor : {history_.anchors()[0], anchors_[0]}) {
     const std::string folder = AnchorFolder(anchor.manifest.name);
-    const auto first = std::ranges::find_if(busy.removed, [&](const auto& key) { return key.starts_with(folder); });
-    ASSERT_NE(first, busy.removed.end());
+    const auto first = std::ranges::find_if(removed, [&](const auto& key) { return key.starts_with(folder); });
+    ASSERT_NE(first, removed.end());
     EXPECT_EQ(*first, ManifestKey(anchor.manifest.name));
   }
 }

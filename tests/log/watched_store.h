@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -12,7 +13,8 @@ namespace weightwire::testing {
 
 enum class Request : std::uint8_t { kGet, kRead, kPut, kPutIfAbsent, kStat, kList, kRemove, kNow };
 
-// One thread at a time. The inner store must outlive it.
+// Requests may be made by several threads, `before` is called by any of them; the rest is for one. The inner store must
+// outlive it.
 class WatchedStore final : public Store {
  public:
   explicit WatchedStore(Store* inner) : inner_(inner) {}
@@ -36,7 +38,10 @@ class WatchedStore final : public Store {
 
  private:
   Status Watch(Request request, std::string_view key) {
-    ++counts_[request];
+    {
+      const std::lock_guard lock(mutex_);
+      ++counts_[request];
+    }
     return before ? before(request, key) : Ok();
   }
 
@@ -71,7 +76,8 @@ class WatchedStore final : public Store {
   }
 
   Store* const inner_;
-  std::map<Request, int> counts_;
+  std::mutex mutex_;
+  std::map<Request, int> counts_;  // guarded by mutex_
 };
 
 }  // namespace weightwire::testing
