@@ -22,6 +22,10 @@ function(weightwire_layer)
   set(visibility INTERFACE)  # CMake has no library without sources, except an INTERFACE one
   if(sources)
     add_library(${target} STATIC ${sources})
+    # Files that include themselves, once for each instruction set, are compiled alone.
+    set(simd ${sources})
+    list(FILTER simd INCLUDE REGEX "_simd\\.cc$")
+    set_source_files_properties(${simd} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     set(visibility PUBLIC)
   else()
     add_library(${target} INTERFACE)

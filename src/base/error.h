@@ -40,6 +40,9 @@ class Error {
   std::string message_;
 };
 
+// The most common of them, where formats are read.
+[[nodiscard]] inline Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
 // Whether what failed may go well later without anybody doing anything.
 [[nodiscard]] inline bool MayPass(const Error& error) {
   return error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kUnknownOutcome;

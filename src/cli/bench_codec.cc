@@ -83,7 +83,7 @@ class Best {
   double seconds_ = std::numeric_limits<double>::infinity();
 };
 
-struct Figures {
+struct CodecFigures {
   Best read2, read_new, encode, read1, apply, apply_gaps, apply_cold, digest, xor_encode, xor_apply;
   std::uint64_t encode_peak_bytes = 0;
   std::uint64_t apply_peak_bytes = 0;
@@ -106,7 +106,7 @@ class CodecBench {
 
   [[nodiscard]] const Layout& layout() const { return *layout_; }
 
-  Result<Figures> Run(std::size_t repeat) {
+  Result<CodecFigures> Run(std::size_t repeat) {
     Progress progress("measuring", repeat);
     WW_RETURN_IF_ERROR(Prepare());
     for (std::size_t i = 0; i < repeat; ++i) {
@@ -317,10 +317,10 @@ class CodecBench {
   std::vector<std::size_t> changed_;  // tensors, the largest first
   std::vector<XorWorker> xor_workers_;
   std::vector<Compressed> compressed_;
-  Figures figures_;
+  CodecFigures figures_;
 };
 
-void ReportJson(const Figures& f, const Layout& layout, const Machine& machine, const BenchCodecOptions& options) {
+void ReportJson(const CodecFigures& f, const Layout& layout, const Machine& machine, const BenchCodecOptions& options) {
   JsonOutput json;
   json["model_bytes"] = layout.total_bytes();
   json["changed"] = f.changed;
@@ -359,7 +359,7 @@ void ReportJson(const Figures& f, const Layout& layout, const Machine& machine, 
   PrintJson(json);
 }
 
-void ReportText(const Figures& f, const Layout& layout, const Machine& machine, const BenchCodecOptions& options) {
+void ReportText(const CodecFigures& f, const Layout& layout, const Machine& machine, const BenchCodecOptions& options) {
   const std::uint64_t model = layout.total_bytes();
   std::uint64_t units = 0;
   for (std::size_t i = 0; i < layout.size(); ++i) units += layout.unit_count(i);
@@ -440,7 +440,7 @@ Status RunBenchCodec(const BenchCodecOptions& options) {
   }
   WW_TRY(const Machine machine, Machine::Make(options.threads));
   WW_TRY(CodecBench bench, Load(options, machine));
-  WW_TRY(const Figures figures, bench.Run(options.repeat));
+  WW_TRY(const CodecFigures figures, bench.Run(options.repeat));
   if (options.json) {
     ReportJson(figures, bench.layout(), machine, options);
   } else {

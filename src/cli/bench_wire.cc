@@ -20,7 +20,7 @@
 namespace weightwire {
 namespace {
 
-struct Figures {
+struct WireFigures {
   WireRounds rounds;
   LateJoiners late;
   std::optional<WireTransfers> transfers;
@@ -48,7 +48,7 @@ double MirrorOverFloorMedian(const WireRounds& r) {
   return r.mirror.median() / (r.read.median() + r.write_journal.median());
 }
 
-std::vector<Row> Rows(const Figures& f) {
+std::vector<Row> Rows(const WireFigures& f) {
   const WireRounds& r = f.rounds;
   std::vector<Row> rows;
   rows.push_back(
@@ -86,7 +86,7 @@ std::vector<Row> Rows(const Figures& f) {
   return rows;
 }
 
-void ReportText(const Figures& f, const Machine& machine, std::size_t repeat) {
+void ReportText(const WireFigures& f, const Machine& machine, std::size_t repeat) {
   const WireRounds& r = f.rounds;
   fmt::print("{} model, {} elements changed ({}), delta of {}; {} {}, {}, best of {}\n\n", HumanBytes(r.model_bytes),
              WithCommas(r.changed), Percent(r.changed, r.elements), HumanBytes(r.delta_bytes), machine.pool->threads(),
@@ -122,7 +122,7 @@ void ReportText(const Figures& f, const Machine& machine, std::size_t repeat) {
   fmt::print("{}", times.Render());
 }
 
-void ReportJson(const Figures& f, const Machine& machine, std::size_t repeat) {
+void ReportJson(const WireFigures& f, const Machine& machine, std::size_t repeat) {
   const WireRounds& r = f.rounds;
   JsonOutput json;
   json["model_bytes"] = r.model_bytes;
@@ -191,7 +191,7 @@ Status RunBenchWire(const BenchWireOptions& options, FileSystem& files) {
   const TemporaryDirectory directory(files, parent / ("weightwire-bench-" + random.Hex128()));
   WW_RETURN_IF_ERROR(files.MakeDirectory(directory.path()));
   const BenchSite site{directory.path(), machine, files, interrupt};
-  Figures figures;
+  WireFigures figures;
   if (options.store.has_value()) {
     constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
     WW_TRY(figures.transfers,

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kHashBytes = sizeof(Sha256Digest);
 
-Error Damaged(const std::string& what) { return {ErrorCode::kCorrupt, "the delta file is damaged: " + what}; }
+Error DamagedFile(const std::string& what) { return {ErrorCode::kCorrupt, "the delta file is damaged: " + what}; }
 
 // The hash of everything but itself: it is the first thing in the index.
 Sha256Digest HashAround(std::span<const std::uint8_t> file, std::size_t hash_offset) {
@@ -73,7 +73,7 @@ Result<std::vector<std::uint8_t>> AssembleDeltaFile(const DeltaFileParts& parts)
 
 Result<DeltaFile> DeltaFile::Parse(std::span<const std::uint8_t> bytes) {
   const Result<SafetensorsView> view = SafetensorsView::Parse(bytes);
-  if (!view.ok()) return Damaged(view.error().message());
+  if (!view.ok()) return DamagedFile(view.error().message());
   const Metadata& metadata = view.value().metadata();
   const auto format = metadata.find("format");
   const auto version = metadata.find("version");
@@ -91,15 +91,15 @@ Result<DeltaFile> DeltaFile::Parse(std::span<const std::uint8_t> bytes) {
   };
   if (metadata.size() != 2 || entries.size() != 3 || !is(0, kIndexEntry) || !is(1, kTablesEntry) ||
       !is(2, kPayloadEntry)) {
-    return Damaged("it must hold index, tables and payload, and nothing else");
+    return DamagedFile("it must hold index, tables and payload, and nothing else");
   }
   const std::span<const std::uint8_t> index = entries[0].bytes;
   const std::span<const std::uint8_t> tables = entries[1].bytes;
   const std::span<const std::uint8_t> payload = entries[2].bytes;
-  if (index.size() < kHashBytes) return Damaged("the index is too short");
+  if (index.size() < kHashBytes) return DamagedFile("the index is too short");
   const Sha256Digest hash = HashAround(bytes, static_cast<std::size_t>(index.data() - bytes.data()));
   if (!std::equal(hash.begin(), hash.end(), index.begin())) {
-    return Damaged("its bytes are not those its hash was made of; fetch it again");
+    return DamagedFile("its bytes are not those its hash was made of; fetch it again");
   }
 
   DeltaFile file;
@@ -108,7 +108,7 @@ Result<DeltaFile> DeltaFile::Parse(std::span<const std::uint8_t> bytes) {
   file.tables_bytes_ = tables.size();
   ByteReader index_reader(index.subspan(kHashBytes));
   WW_TRY(file.index_, DeltaIndex::Read(index_reader, payload.size()));
-  if (!index_reader.ExpectEnd().ok()) return Damaged("there are stray bytes after the index");
+  if (!index_reader.ExpectEnd().ok()) return DamagedFile("there are stray bytes after the index");
 
   ByteReader tables_reader(tables);
   WW_TRY(const std::uint64_t set_count, tables_reader.Varint());
@@ -120,7 +120,7 @@ Result<DeltaFile> DeltaFile::Parse(std::span<const std::uint8_t> bytes) {
     WW_TRY(TableSet set, TableSet::Read(tables_reader));
     file.sets_.push_back(std::move(set));
   }
-  if (!tables_reader.ExpectEnd().ok()) return Damaged("there are stray bytes after the tables");
+  if (!tables_reader.ExpectEnd().ok()) return DamagedFile("there are stray bytes after the tables");
 
   std::size_t offset = 0;
   for (const IndexEntry& entry : file.index_.entries) {
@@ -128,9 +128,9 @@ Result<DeltaFile> DeltaFile::Parse(std::span<const std::uint8_t> bytes) {
     file.payloads_.push_back(payload.subspan(offset, size));
     offset += size;
     if (!HasTables(entry.mode)) continue;
-    if (entry.table_set >= file.sets_.size()) return Damaged("an entry names a table set that is not there");
+    if (entry.table_set >= file.sets_.size()) return DamagedFile("an entry names a table set that is not there");
     if (file.sets_[entry.table_set].dense != (entry.mode == EntryMode::kDense)) {
-      return Damaged("an entry names a table set of the other mode");
+      return DamagedFile("an entry names a table set of the other mode");
     }
   }
   return file;

@@ -17,7 +17,7 @@ constexpr std::uint64_t kFlagAliases = 4;
 constexpr std::uint8_t kModeMask = 3;
 constexpr std::uint8_t kModeHasBox = 4;
 
-Error Damaged(const std::string& what) { return {ErrorCode::kCorrupt, "the delta's index is damaged: " + what}; }
+Error DamagedIndex(const std::string& what) { return {ErrorCode::kCorrupt, "the delta's index is damaged: " + what}; }
 
 Error AboveLimit(std::uint64_t value, std::uint64_t limit, const char* what) {
   return {ErrorCode::kLimit, "the delta's index has " + std::to_string(value) + " " + what + ", above the limit of " +
@@ -39,7 +39,7 @@ Result<std::string> ReadName(ByteReader& in) {
   WW_TRY(const std::uint64_t size, LimitedVarint(in, kMaxNameBytes, "bytes in a name"));
   WW_TRY(const auto bytes, in.Bytes(size));
   std::string name(bytes.begin(), bytes.end());
-  if (const Status named = CheckName(name); !named.ok()) return Damaged(named.error().message());
+  if (const Status named = CheckName(name); !named.ok()) return DamagedIndex(named.error().message());
   return name;
 }
 
@@ -54,7 +54,7 @@ Result<Digest> ReadDigest(ByteReader& in) {
   WW_TRY(const auto bytes, in.Bytes(kDigestBytes));
   const Digest digest = Digest::FromBytes(bytes.first<kDigestBytes>());
   for (const std::uint64_t lane : digest.lane) {
-    if (lane >= kDigestPrime) return Damaged("a digest is out of range");
+    if (lane >= kDigestPrime) return DamagedIndex("a digest is out of range");
   }
   return digest;
 }
@@ -73,7 +73,7 @@ Result<Aliases> ReadAliases(ByteReader& in) {
   for (std::uint64_t i = 0; i < count; ++i) {
     WW_TRY(std::string alias, ReadName(in));
     WW_TRY(std::string kept, ReadName(in));
-    if (!aliases.empty() && aliases.rbegin()->first >= alias) return Damaged("aliases are not in order");
+    if (!aliases.empty() && aliases.rbegin()->first >= alias) return DamagedIndex("aliases are not in order");
     aliases.emplace_hint(aliases.end(), std::move(alias), std::move(kept));
   }
   return aliases;
@@ -104,7 +104,7 @@ Result<LayoutChange> ReadLayoutChange(ByteReader& in) {
   std::uint64_t previous = 0;
   for (std::uint64_t i = 0; i < removed; ++i) {
     WW_TRY(const std::uint64_t gap, LimitedVarint(in, kMaxTensors, "tensors"));
-    if (i > 0 && gap == 0) return Damaged("a tensor is removed twice");
+    if (i > 0 && gap == 0) return DamagedIndex("a tensor is removed twice");
     previous += gap;
     change.removed.push_back(previous);
   }
@@ -152,10 +152,10 @@ Status ReadTileBytes(ByteReader& in, std::uint64_t& budget, std::vector<std::uin
   if (tiles == 0) return Ok();
   WW_TRY(const std::uint64_t least, LimitedVarint(in, kMaxTileBytes, "bytes in a tile"));
   WW_TRY(const std::uint8_t width, in.U8());
-  if (width > 24) return Damaged("impossible tile lengths");
+  if (width > 24) return DamagedIndex("impossible tile lengths");
   if (tiles > kMaxTilesPerEntry) return AboveLimit(tiles, kMaxTilesPerEntry, "tiles in an entry");
   if (least * tiles > budget || (least == 0 && width == 0)) {
-    return Damaged("impossible tile lengths");
+    return DamagedIndex("impossible tile lengths");
   }
   WW_TRY(const auto packed, in.Bytes((tiles * width + 7) / 8));
   lengths.reserve(tiles);
@@ -166,13 +166,13 @@ Status ReadTileBytes(ByteReader& in, std::uint64_t& budget, std::vector<std::uin
     for (; count < width; count += 8) bits |= std::uint64_t{packed[next++]} << count;
     const std::uint64_t length = least + (bits & ((std::uint64_t{1} << width) - 1));
     if (length > kMaxTileBytes) return AboveLimit(length, kMaxTileBytes, "bytes in a tile");
-    if (length > budget) return Damaged("a tile is longer than the payload");
+    if (length > budget) return DamagedIndex("a tile is longer than the payload");
     budget -= length;
     lengths.push_back(static_cast<std::uint32_t>(length));
     bits >>= width;
     count -= width;
   }
-  if (bits != 0) return Damaged("stray bits after the tile lengths");
+  if (bits != 0) return DamagedIndex("stray bits after the tile lengths");
   return Ok();
 }
 
@@ -201,7 +201,7 @@ void WriteEntry(const IndexEntry& entry, ByteWriter& out) {
 Result<IndexEntry> ReadEntry(ByteReader& in, std::uint64_t& budget) {
   IndexEntry entry;
   WW_TRY(const std::uint8_t mode, in.U8());
-  if ((mode & ~(kModeMask | kModeHasBox)) != 0) return Damaged("an entry of an unknown mode");
+  if ((mode & ~(kModeMask | kModeHasBox)) != 0) return DamagedIndex("an entry of an unknown mode");
   entry.mode = static_cast<EntryMode>(mode & kModeMask);
   if ((mode & kModeHasBox) != 0) {
     Box box;
@@ -216,7 +216,7 @@ Result<IndexEntry> ReadEntry(ByteReader& in, std::uint64_t& budget) {
   }
   if (entry.mode == EntryMode::kWhole) {
     WW_TRY(entry.whole_bytes, in.Varint());
-    if (entry.whole_bytes > budget) return Damaged("a tensor is longer than the payload");
+    if (entry.whole_bytes > budget) return DamagedIndex("a tensor is longer than the payload");
     budget -= entry.whole_bytes;
   } else {
     if (HasTables(entry.mode)) {
@@ -227,7 +227,7 @@ Result<IndexEntry> ReadEntry(ByteReader& in, std::uint64_t& budget) {
       entry.scale = scale - kScaleBias;
     }
     WW_TRY(const std::uint8_t tile_log2, in.U8());
-    if (tile_log2 < kMinTileLog2 || tile_log2 > kMaxTileLog2) return Damaged("an impossible tile size");
+    if (tile_log2 < kMinTileLog2 || tile_log2 > kMaxTileLog2) return DamagedIndex("an impossible tile size");
     entry.tile_log2 = tile_log2;
     WW_TRY(entry.changed, LimitedVarint(in, kMaxTensorBytes, "changes"));
     WW_RETURN_IF_ERROR(ReadTileBytes(in, budget, entry.tile_bytes));
@@ -282,7 +282,7 @@ Result<DeltaIndex> DeltaIndex::Read(ByteReader& in, std::uint64_t payload_bytes)
   }
   if ((flags & kFlagAliases) != 0) {
     WW_TRY(index.aliases, ReadAliases(in));
-    if (index.aliases.empty()) return Damaged("an empty list of aliases");
+    if (index.aliases.empty()) return DamagedIndex("an empty list of aliases");
   }
   if ((flags & kFlagLayoutChange) != 0) {
     WW_TRY(index.layout_change, ReadLayoutChange(in));
@@ -297,21 +297,22 @@ Result<DeltaIndex> DeltaIndex::Read(ByteReader& in, std::uint64_t payload_bytes)
     entry.tensor = tensor;
     index.entries.push_back(std::move(entry));
   }
-  if (budget != 0) return Damaged("the payload is longer than its tiles");
+  if (budget != 0) return DamagedIndex("the payload is longer than its tiles");
   return index;
 }
 
 Result<Layout> ApplyLayoutChange(const Layout& before, const std::optional<LayoutChange>& change) {
   if (!change.has_value()) return before;
   const std::set<std::size_t> removed(change->removed.begin(), change->removed.end());
-  if (!removed.empty() && *removed.rbegin() >= before.size()) return Damaged("it removes a tensor that is not there");
+  if (!removed.empty() && *removed.rbegin() >= before.size())
+    return DamagedIndex("it removes a tensor that is not there");
   std::vector<TensorSpec> tensors;
   for (std::size_t i = 0; i < before.size(); ++i) {
     if (!removed.contains(i)) tensors.push_back(before.tensors()[i]);
   }
   tensors.insert(tensors.end(), change->added.begin(), change->added.end());
   WW_TRY(Layout after, Layout::Make(std::move(tensors), change->aliases));
-  if (after.hash() != change->after_hash) return Damaged("the layout after the change is not the promised one");
+  if (after.hash() != change->after_hash) return DamagedIndex("the layout after the change is not the promised one");
   return after;
 }
 

@@ -14,7 +14,7 @@ constexpr std::uint8_t kFlagUniform = 4;
 constexpr std::uint8_t kTailBit = 0x80;
 constexpr std::size_t kMaxCodes = 127;
 
-Error Damaged(const char* what) {
+Error DamagedTables(const char* what) {
   return {ErrorCode::kCorrupt, std::string("the delta's tables are damaged: ") + what};
 }
 
@@ -45,20 +45,20 @@ void TableSet::Write(ByteWriter& out) const {
 Result<TableSet> TableSet::Read(ByteReader& in) {
   TableSet set;
   WW_TRY(const std::uint8_t flags, in.U8());
-  if ((flags & ~(kFlagSignMagnitude | kFlagDense | kFlagUniform)) != 0) return Damaged("unknown flags");
+  if ((flags & ~(kFlagSignMagnitude | kFlagDense | kFlagUniform)) != 0) return DamagedTables("unknown flags");
   set.dense = (flags & kFlagDense) != 0;
   set.uniform = (flags & kFlagUniform) != 0;
-  if (set.dense && set.uniform) return Damaged("a dense set has no rates");
+  if (set.dense && set.uniform) return DamagedTables("a dense set has no rates");
   set.rule.order = (flags & kFlagSignMagnitude) != 0 ? Order::kSignMagnitude : Order::kInteger;
   WW_TRY(set.rule.shift, in.U8());
   WW_TRY(set.rule.bits, in.U8());
   WW_TRY(set.rule.lowest, in.U8());
-  if (set.rule.bits > 8 || set.rule.shift > 63) return Damaged("impossible class rule");
+  if (set.rule.bits > 8 || set.rule.shift > 63) return DamagedTables("impossible class rule");
   if (!set.dense) {
     const std::size_t count = set.uniform ? 1 : kClassCount;
     for (std::size_t c = 0; c < count; ++c) {
       WW_TRY(set.rate_codes[c], in.U8());
-      if (set.rate_codes[c] > kMaxRateCode) return Damaged("impossible rate");
+      if (set.rate_codes[c] > kMaxRateCode) return DamagedTables("impossible rate");
     }
     if (set.uniform) set.rate_codes.fill(set.rate_codes[0]);
   }
@@ -70,19 +70,19 @@ Result<TableSet> TableSet::Read(ByteReader& in) {
       std::uint32_t any = 0;
       for (std::uint8_t& code : weights.codes) {
         WW_TRY(code, in.U8());
-        if (code > kMaxRateCode + 1) return Damaged("impossible weight");
+        if (code > kMaxRateCode + 1) return DamagedTables("impossible weight");
         any |= code;
       }
-      if (any == 0) return Damaged("a class without weights");
+      if (any == 0) return DamagedTables("a class without weights");
     }
   }
   return set;
 }
 
 Status TableSet::CheckFits() const {
-  if (!rule.Fits(unit_bits)) return Damaged("a class rule does not fit its units");
+  if (!rule.Fits(unit_bits)) return DamagedTables("a class rule does not fit its units");
   for (const SymbolWeights& weights : symbols) {
-    if (weights.codes.size() > static_cast<std::size_t>(AlphabetSize())) return Damaged("too many symbols");
+    if (weights.codes.size() > static_cast<std::size_t>(AlphabetSize())) return DamagedTables("too many symbols");
   }
   return Ok();
 }

@@ -9,12 +9,12 @@
 namespace weightwire {
 namespace {
 
-constexpr std::string_view kMagic = "WWDGST01";
+constexpr std::string_view kDigestsMagic = "WWDGST01";
 
 }  // namespace
 
 Status WriteDigests(FileSystem& files, const FileSystem::Path& path, const std::vector<Digest>& digests) {
-  std::vector<std::uint8_t> bytes(kMagic.begin(), kMagic.end());
+  std::vector<std::uint8_t> bytes(kDigestsMagic.begin(), kDigestsMagic.end());
   ByteWriter out(bytes);
   out.Varint(digests.size());
   for (const Digest& digest : digests) out.Bytes(digest.ToBytes());
@@ -23,11 +23,12 @@ Status WriteDigests(FileSystem& files, const FileSystem::Path& path, const std::
 
 std::optional<std::vector<Digest>> ReadDigests(FileSystem& files, const FileSystem::Path& path, const Layout& layout,
                                                const Sha256Digest& state) {
-  const auto bytes = files.Read(path, kMagic.size() + kMaxVarintBytes + layout.size() * kDigestBytes);
+  const auto bytes = files.Read(path, kDigestsMagic.size() + kMaxVarintBytes + layout.size() * kDigestBytes);
   if (!bytes.ok()) return std::nullopt;
   ByteReader in(bytes.value());
-  const auto magic = in.Bytes(kMagic.size());
-  if (!magic.ok() || !std::equal(kMagic.begin(), kMagic.end(), magic.value().begin())) return std::nullopt;
+  const auto magic = in.Bytes(kDigestsMagic.size());
+  if (!magic.ok() || !std::equal(kDigestsMagic.begin(), kDigestsMagic.end(), magic.value().begin()))
+    return std::nullopt;
   const auto count = in.Varint();
   if (!count.ok() || count.value() != layout.size()) return std::nullopt;
   std::vector<Digest> digests;

@@ -17,7 +17,7 @@ namespace {
 
 using Bytes = std::span<const std::uint8_t>;
 
-constexpr std::string_view kMagic = "WWJRNL03";
+constexpr std::string_view kJournalMagic = "WWJRNL03";
 constexpr std::size_t kHashBytes = sizeof(Sha256Digest);
 // Units of a new tensor, or changes of another, that one block covers at most: a block stays below 5 MiB.
 constexpr std::uint64_t kBlockUnits = std::uint64_t{1} << 18;
@@ -206,7 +206,7 @@ std::vector<std::uint8_t> Header(const JournalRequest& request) {
     out.Varint(value.size());
     out.Bytes(BytesOf(value));
   };
-  out.Bytes(BytesOf(kMagic));
+  out.Bytes(BytesOf(kJournalMagic));
   out.Bytes(request.change->state_before());
   out.Bytes(request.change->state_after());
   text(request.note);
@@ -368,11 +368,11 @@ Result<Journal> Journal::Open(FileSystem& files, const FileSystem::Path& path, c
 
 Status Journal::Parse(const Kernels& kernels) {
   const Bytes all = map_->bytes();
-  if (all.size() < kMagic.size() + 2 * kHashBytes + kDigestBytes) return Damaged();
+  if (all.size() < kJournalMagic.size() + 2 * kHashBytes + kDigestBytes) return Damaged();
   const Bytes hashed = all.first(all.size() - kDigestBytes);
   if (DigestOfRun(hashed, 0, kernels) != Digest::FromBytes(all.last<kDigestBytes>())) return Damaged();
-  if (std::memcmp(hashed.data(), kMagic.data(), kMagic.size()) != 0) return Damaged();
-  ByteReader in(hashed.subspan(kMagic.size()));
+  if (std::memcmp(hashed.data(), kJournalMagic.data(), kJournalMagic.size()) != 0) return Damaged();
+  ByteReader in(hashed.subspan(kJournalMagic.size()));
   const auto text = [&](std::uint64_t limit, std::string& to) -> Status {
     WW_TRY(const std::uint64_t size, in.Varint());
     if (size > limit) return Damaged();

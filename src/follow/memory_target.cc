@@ -16,8 +16,6 @@ namespace {
 constexpr std::uint64_t kMaxStateBytes = std::uint64_t{1} << 46;
 constexpr std::string_view kWeightsEnding = ".safetensors";
 
-Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
 }  // namespace
 
 // The files of weights as they come; others are not needed in memory.

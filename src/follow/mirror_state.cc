@@ -9,7 +9,7 @@
 namespace weightwire {
 namespace {
 
-constexpr std::string_view kFormat = "weightwire-mirror";
+constexpr std::string_view kMirrorFormat = "weightwire-mirror";
 
 }  // namespace
 
@@ -37,7 +37,7 @@ Result<Held> ReadHeld(const JsonValue& object) {
 
 std::string ToJson(const MirrorState& state) {
   FieldsWriter out;
-  out.Text("format", kFormat);
+  out.Text("format", kMirrorFormat);
   if (state.held.has_value()) {
     WriteHeld(out, *state.held);
   } else {
@@ -60,7 +60,7 @@ std::string ToJson(const MirrorState& state) {
 }
 
 Result<MirrorState> ParseMirrorState(std::string_view json) {
-  WW_TRY(const JsonValue object, ParseFields(json, kMaxMirrorStateBytes, kFormat));
+  WW_TRY(const JsonValue object, ParseFields(json, kMaxMirrorStateBytes, kMirrorFormat));
   MirrorState state;
   WW_TRY(const JsonValue* run, object.Get("run"));
   if (!run->is_null()) {

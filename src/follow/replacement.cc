@@ -9,20 +9,20 @@
 namespace weightwire {
 namespace {
 
-constexpr std::string_view kFormat = "weightwire-replacement";
+constexpr std::string_view kReplacementFormat = "weightwire-replacement";
 
 }  // namespace
 
 std::string ToJson(const Replacement& replacement) {
   FieldsWriter out;
-  out.Text("format", kFormat);
+  out.Text("format", kReplacementFormat);
   WriteHeld(out, replacement.held);
   out.Texts("placed", replacement.placed).Texts("removed", replacement.removed).Texts("owned", replacement.owned);
   return out.Finish() + "\n";
 }
 
 Result<Replacement> ParseReplacement(std::string_view json) {
-  WW_TRY(const JsonValue object, ParseFields(json, kMaxReplacementBytes, kFormat));
+  WW_TRY(const JsonValue object, ParseFields(json, kMaxReplacementBytes, kReplacementFormat));
   Replacement replacement;
   WW_TRY(replacement.held, ReadHeld(object));
   WW_TRY(replacement.placed, object.Texts("placed", kMaxAnchorFiles));

@@ -13,7 +13,7 @@
 namespace weightwire {
 namespace {
 
-constexpr std::string_view kFormat = "weightwire-anchor";
+constexpr std::string_view kAnchorFormat = "weightwire-anchor";
 
 FieldsWriter ToFields(const Place& place) {
   FieldsWriter fields;
@@ -108,7 +108,7 @@ std::string ToJson(const AnchorManifest& manifest) {
     to.Objects("places", places);
   }
   FieldsWriter fields;
-  fields.Text("format", kFormat).AnId("run", manifest.run).Number("version", manifest.name.version);
+  fields.Text("format", kAnchorFormat).AnId("run", manifest.run).Number("version", manifest.name.version);
   fields.AnId("id", manifest.name.id).Hash("layout", manifest.layout).Hash("state", manifest.state);
   fields.Number("delta_bytes", manifest.delta_bytes).Objects("files", files);
   if (!manifest.assembled.empty()) {
@@ -122,7 +122,7 @@ std::string ToJson(const AnchorManifest& manifest) {
 }
 
 Result<AnchorManifest> ParseAnchorManifest(std::string_view json) {
-  WW_TRY(const JsonValue fields, ParseFields(json, kMaxManifestBytes, kFormat));
+  WW_TRY(const JsonValue fields, ParseFields(json, kMaxManifestBytes, kAnchorFormat));
   AnchorManifest manifest;
   WW_TRY(manifest.run, fields.AnId("run"));
   WW_TRY(manifest.name.version, fields.Number("version"));

@@ -11,8 +11,6 @@
 namespace weightwire {
 namespace {
 
-Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
 // Decimal digits without leading zeros, below 2^64.
 std::optional<std::uint64_t> ParseNumber(std::string_view text) {
   constexpr std::size_t kMaxDigits = 20;

@@ -23,8 +23,6 @@ constexpr std::size_t kMaxRemovals = std::size_t{1} << 16;
 constexpr std::uint64_t kMaxSurveyedAnchors = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxFolderObjects = std::uint64_t{1} << 20;
 
-Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
 GcStep Worked(std::string text) { return {GcStep::What::kWorked, {}, std::move(text)}; }
 
 }  // namespace

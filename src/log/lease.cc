@@ -8,9 +8,7 @@
 namespace weightwire {
 namespace {
 
-constexpr std::string_view kFormat = "weightwire-lease";
-
-Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+constexpr std::string_view kLeaseFormat = "weightwire-lease";
 
 // It will be shown on a terminal: no control characters, neither of one byte nor U+0080 to U+009F.
 bool IsPrintable(std::string_view name) {
@@ -26,7 +24,7 @@ bool IsPrintable(std::string_view name) {
 
 std::string ToJson(const Lease& lease) {
   FieldsWriter fields;
-  fields.Text("format", kFormat).AnId("run", lease.run).AnId("id", lease.follower).Text("name", lease.name);
+  fields.Text("format", kLeaseFormat).AnId("run", lease.run).AnId("id", lease.follower).Text("name", lease.name);
   fields.Number("holds", lease.holds).Number("needs_from", lease.needs_from);
   if (lease.needs_anchor.has_value()) {
     std::string folder = AnchorFolder(*lease.needs_anchor);
@@ -39,7 +37,7 @@ std::string ToJson(const Lease& lease) {
 }
 
 Result<Lease> ParseLease(std::string_view json) {
-  WW_TRY(const JsonValue fields, ParseFields(json, kMaxLeaseBytes, kFormat));
+  WW_TRY(const JsonValue fields, ParseFields(json, kMaxLeaseBytes, kLeaseFormat));
   Lease lease;
   WW_TRY(lease.run, fields.AnId("run"));
   WW_TRY(lease.follower, fields.AnId("id"));

@@ -13,7 +13,7 @@
 namespace weightwire {
 namespace {
 
-constexpr std::string_view kFormat = "weightwire-mark";
+constexpr std::string_view kMarkFormat = "weightwire-mark";
 
 // A folder of parts, one part, or an anchor's folder.
 bool MayGo(std::string_view key) {
@@ -35,12 +35,12 @@ bool Mark::Names(std::string_view key) const {
 
 std::string ToJson(const Mark& mark) {
   FieldsWriter fields;
-  fields.Text("format", kFormat).AnId("run", mark.run).AnId("id", mark.id).Texts("keys", mark.keys);
+  fields.Text("format", kMarkFormat).AnId("run", mark.run).AnId("id", mark.id).Texts("keys", mark.keys);
   return fields.Finish();
 }
 
 Result<Mark> ParseMark(std::string_view json) {
-  WW_TRY(const JsonValue fields, ParseFields(json, kMaxMarkBytes, kFormat));
+  WW_TRY(const JsonValue fields, ParseFields(json, kMaxMarkBytes, kMarkFormat));
   Mark mark;
   WW_TRY(mark.run, fields.AnId("run"));
   WW_TRY(mark.id, fields.AnId("id"));

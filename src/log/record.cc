@@ -13,9 +13,7 @@
 namespace weightwire {
 namespace {
 
-constexpr std::string_view kFormat = "weightwire-record";
-
-Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+constexpr std::string_view kRecordFormat = "weightwire-record";
 
 Result<PartRef> ParsePart(const JsonValue& fields, Version version) {
   WW_RETURN_IF_ERROR(fields.ExpectObject());
@@ -90,7 +88,7 @@ std::uint64_t Record::OwnDeltaBytes() const {
 
 std::string ToJson(const Record& record) {
   FieldsWriter fields;
-  fields.Text("format", kFormat).AnId("run", record.run).Number("version", record.version);
+  fields.Text("format", kRecordFormat).AnId("run", record.run).Number("version", record.version);
   fields.Hash("parent", record.parent).Number("step", record.step).Text("time", record.time);
   fields.AnId("writer", record.writer).Hash("layout", record.layout).Hash("state", record.state);
   if (record.delta.has_value()) {
@@ -116,7 +114,7 @@ std::string ToJson(const Record& record) {
 }
 
 Result<Record> ParseRecord(std::string_view json) {
-  WW_TRY(const JsonValue fields, ParseFields(json, kMaxRecordBytes, kFormat));
+  WW_TRY(const JsonValue fields, ParseFields(json, kMaxRecordBytes, kRecordFormat));
   Record record;
   // First of all: a version that needs more than we know may look different in everything else.
   WW_TRY(record.read, fields.Texts("read", kMaxFeatures));

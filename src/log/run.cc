@@ -14,8 +14,6 @@
 namespace weightwire {
 namespace {
 
-Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
 std::string In(const std::string& key, const Store& store) { return fmt::format("{} of {}", key, store.Name()); }
 
 Status CheckRun(const Id& run, const Wire& wire) {

@@ -11,20 +11,20 @@
 namespace weightwire {
 namespace {
 
-constexpr std::string_view kFormat = "weightwire-run";
+constexpr std::string_view kRunFormat = "weightwire-run";
 constexpr std::uint64_t kFormatVersion = 1;
 
 }  // namespace
 
 std::string ToJson(const Wire& wire) {
   FieldsWriter fields;
-  fields.Text("format", kFormat).SmallNumber("format_version", kFormatVersion).AnId("run", wire.run);
+  fields.Text("format", kRunFormat).SmallNumber("format_version", kFormatVersion).AnId("run", wire.run);
   fields.Boolean("single_writer", wire.single_writer).Texts("read", wire.read).Texts("write", wire.write);
   return fields.Finish();
 }
 
 Result<Wire> ParseWire(std::string_view json) {
-  WW_TRY(const JsonValue fields, ParseFields(json, kMaxWireBytes, kFormat));
+  WW_TRY(const JsonValue fields, ParseFields(json, kMaxWireBytes, kRunFormat));
   WW_TRY(const std::uint64_t version, fields.SmallNumber("format_version"));
   if (version != kFormatVersion) {
     return Error(

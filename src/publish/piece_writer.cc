@@ -9,7 +9,7 @@ namespace weightwire {
 namespace {
 
 // How much is read from the source at a time: a publisher's caller may have to wait for it.
-constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kPieceReadBytes = std::uint64_t{1} << 20;
 
 }  // namespace
 
@@ -126,7 +126,7 @@ Status PieceWriter::Fill(std::span<std::uint8_t> out) {
       shard_done_ = 0;
       continue;
     }
-    const std::uint64_t size = std::min({std::uint64_t{out.size()}, left, kReadBytes});
+    const std::uint64_t size = std::min({std::uint64_t{out.size()}, left, kPieceReadBytes});
     WW_RETURN_IF_ERROR(ReadShard(out.first(size)));
     shard_done_ += size;
     out = out.subspan(size);

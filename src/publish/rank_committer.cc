@@ -14,13 +14,12 @@
 #include "publish/anchor_policy.h"
 #include "publish/piece_writer.h"
 #include "publish/record_commit.h"
+#include "publish/retry_pause.h"
 #include "publish/writer_start.h"
 
 namespace weightwire {
 namespace {
 
-constexpr MonotonicTime kFirstPause = std::chrono::milliseconds(500);
-constexpr int kMostDoublings = 5;
 // So many verdicts are kept for a rank that has not seen them.
 constexpr std::size_t kMostTold = 256;
 // So many ends of anchors are. A rank that comes later has been told of the next anchor, and writes that.
@@ -28,8 +27,6 @@ constexpr std::size_t kMostEnded = 2;
 // An anchor is all of the model: one that failed is not begun again at once.
 constexpr MonotonicTime kAnchorPause = std::chrono::minutes(1);
 constexpr int kMostAnchorDoublings = 6;
-
-MonotonicTime Pause(int attempts) { return kFirstPause * (1 << std::min(attempts, kMostDoublings)); }
 
 // The ranks learn of it in time for their own deadline.
 MonotonicTime DecidingTime(const CommitterOptions& options) { return options.deadline / 10 * 8; }
@@ -444,7 +441,7 @@ void RankCommitter::Finish(CommitJob job, MonotonicTime now) {
       maybe_committed_ = maybe_committed_ || (job.record_sent && job.error->code() == ErrorCode::kUnknownOutcome);
       if (!maybe_committed_ && !MayMend(*job.error)) return Fail(*job.error, false, now);
       if (!maybe_committed_) TellAlive();
-      due_ = now + Pause(attempts_++);
+      due_ = now + RetryPause(attempts_++);
       job_ = std::move(job);
   }
 }
@@ -523,7 +520,7 @@ void RankCommitter::Finish(CompleteJob job, MonotonicTime now) {
   }
   if (!MayMend(*job.error)) return GiveUpAnchor(*job.error, now);
   anchor_error_ = job.error;
-  anchor_->due = now + Pause(anchor_->attempts++);
+  anchor_->due = now + RetryPause(anchor_->attempts++);
 }
 
 void RankCommitter::GiveUpAnchor(const Error& why, MonotonicTime now) {

@@ -11,17 +11,14 @@
 #include "follow/memory_target.h"
 #include "follow/rebuild.h"
 #include "publish/jobs.h"
+#include "publish/retry_pause.h"
 #include "publish/writer_start.h"
 
 namespace weightwire {
 namespace {
 
-constexpr MonotonicTime kFirstPause = std::chrono::milliseconds(500);
-constexpr int kMostDoublings = 5;
 // How often one who is long at something says so, within the deadline.
 constexpr int kSignsPerDeadline = 8;
-
-MonotonicTime Pause(int attempts) { return kFirstPause * (1 << std::min(attempts, kMostDoublings)); }
 
 // A rank gives up before the others give the rank up.
 MonotonicTime TryingTime(const RankOptions& options) { return options.deadline / 10 * 6; }
@@ -558,7 +555,7 @@ void RankPublisher::Finish(RankJob job) {
 }
 
 void RankPublisher::Failed(Entry& entry, const Error& error) {
-  const MonotonicTime again = Now() + Pause(entry.attempts);
+  const MonotonicTime again = Now() + RetryPause(entry.attempts);
   if (MayMend(error) && again - *entry.begun < TryingTime(options_)) {
     last_error_ = error;
     entry.ticket->error = error;
@@ -586,7 +583,7 @@ void RankPublisher::FinishPiece(PieceJob job) {
   if (!job.call.has_value()) {
     if (!piece_.has_value() || piece_->writer != job.writer) return;
     piece_->busy = false;
-    const MonotonicTime again = now + Pause(piece_->attempts);
+    const MonotonicTime again = now + RetryPause(piece_->attempts);
     if (job.error.has_value() && MayMend(*job.error) && again - piece_->begun < TryingTime(options_)) {
       piece_->due = again;
       ++piece_->attempts;

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <optional>
+
+#include "store/decimal.h"
 
 namespace weightwire {
 namespace {
@@ -13,10 +14,7 @@ std::optional<std::uint64_t> WholeSize(std::string_view range) {
   const std::size_t slash = range.rfind('/');
   if (slash == std::string_view::npos) return {};
   const std::string_view text = range.substr(slash + 1);
-  std::uint64_t size = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return {};
-  return size;
+  return ParseDecimal(text);
 }
 
 }  // namespace

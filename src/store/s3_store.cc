@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/sha256.h"
+#include "store/decimal.h"
 #include "store/key.h"
 #include "store/range_answer.h"
 #include "store/redirect.h"
@@ -27,13 +27,6 @@ constexpr std::uint64_t kPartBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kMaxParts = 10'000;
 // After every byte of a key, so that "folder/" + this comes after all keys in the folder.
 constexpr char kAfterAllKeys = '~';
-
-std::optional<std::uint64_t> ParseNumber(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return {};
-  return value;
-}
 
 bool IsSuccess(const HttpAnswer& answer) { return answer.status >= 200 && answer.status < 300; }
 
@@ -382,7 +375,7 @@ Result<ObjectInfo> S3Store::DoStat(std::string_view key) {
     return StatByList(key);
   }
   if (answer.status != 200) return Refusal(request, answer);
-  const auto size = ParseNumber(answer.Header("content-length"));
+  const auto size = ParseDecimal(answer.Header("content-length"));
   const auto time = ParseHttpTime(answer.Header("last-modified"));
   if (!size || !time) {
     return Error(ErrorCode::kCorrupt,

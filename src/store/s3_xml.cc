@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <pugixml.hpp>
 #include <sstream>
 
+#include "store/decimal.h"
 #include "store/times.h"
 
 namespace weightwire {
@@ -28,13 +28,6 @@ std::string Printable(std::string_view text) {
   return printable;
 }
 
-std::optional<std::uint64_t> ParseNumber(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return {};
-  return value;
-}
-
 Error Damaged(std::string_view what) {
   return {ErrorCode::kCorrupt, fmt::format("the store's answer to {} is not understood", what)};
 }
@@ -47,7 +40,7 @@ Result<S3Page> ParseS3Page(std::string_view xml) {
   if (!Load(xml, "ListBucketResult", &document, &root)) return Damaged("a list");
   S3Page page;
   for (const pugi::xml_node entry : root.children("Contents")) {
-    const auto size = ParseNumber(entry.child_value("Size"));
+    const auto size = ParseDecimal(entry.child_value("Size"));
     const auto time = ParseIsoTime(entry.child_value("LastModified"));
     if (!size || !time) return Damaged("a list");
     page.objects.push_back({entry.child_value("Key"), *size, *time});

@@ -18,8 +18,6 @@ constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kHeaderAlignment = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
-Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
 struct HeaderEntry {
   TensorSpec spec;
   std::uint64_t begin = 0;

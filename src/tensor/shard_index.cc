@@ -10,8 +10,6 @@
 namespace weightwire {
 namespace {
 
-Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
 bool IsPlainFileName(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
          name.find('\\') == std::string_view::npos && name.find('\0') == std::string_view::npos;

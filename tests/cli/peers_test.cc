@@ -12,14 +12,14 @@
 namespace weightwire {
 namespace {
 
-struct States {
+struct RandomPair {
   std::vector<std::uint8_t> old_bytes;
   std::vector<std::uint8_t> new_bytes;
 };
 
-States RandomStates(std::size_t units, std::size_t changed) {
+RandomPair MakePair(std::size_t units, std::size_t changed) {
   std::mt19937_64 random(units + changed);
-  States states;
+  RandomPair states;
   states.old_bytes.resize(2 * units);
   for (std::uint8_t& byte : states.old_bytes) byte = static_cast<std::uint8_t>(random());
   states.new_bytes = states.old_bytes;
@@ -28,7 +28,7 @@ States RandomStates(std::size_t units, std::size_t changed) {
 }
 
 // As TRL and slime write it down, one after another.
-PeerBytes Plainly(const States& states) {
+PeerBytes Plainly(const RandomPair& states) {
   std::vector<std::uint64_t> positions;
   for (std::size_t i = 0; i < states.old_bytes.size() / 2; ++i) {
     if (LoadU16(&states.old_bytes[2 * i]) != LoadU16(&states.new_bytes[2 * i])) positions.push_back(i);
@@ -44,7 +44,7 @@ PeerBytes Plainly(const States& states) {
   return {6 * positions.size(), positions.size() * (wide ? 6 : 4), size};
 }
 
-PeerBytes Measured(const States& states) {
+PeerBytes Measured(const RandomPair& states) {
   PeerMeter meter(*ScalarKernels());
   std::uint64_t seen = 0;
   const auto bytes = meter.Measure(states.old_bytes, states.new_bytes, 2, [&](std::uint64_t n) { seen += n; });
@@ -56,7 +56,7 @@ PeerBytes Measured(const States& states) {
 TEST(Peers, AreMeasuredByTheirDefinitions) {
   for (const auto& [units, changed] : std::vector<std::pair<std::size_t, std::size_t>>{
            {1, 1}, {5000, 0}, {5000, 60}, {300'000, 3000}, {300'000, 2}, {1'000'000, 3}}) {
-    const States states = RandomStates(units, changed);
+    const RandomPair states = MakePair(units, changed);
     const PeerBytes plain = Plainly(states);
     const PeerBytes measured = Measured(states);
     EXPECT_EQ(measured.trl_raw, plain.trl_raw) << units;
@@ -70,7 +70,7 @@ TEST(Peers, AreMeasuredByTheirDefinitions) {
 
 TEST(Peers, AGapThatJustFitsAndOneThatDoesNot) {
   for (const std::size_t gap : {65535, 65536}) {
-    States states;
+    RandomPair states;
     states.old_bytes.resize(2 * 70'000);
     states.new_bytes = states.old_bytes;
     states.new_bytes[2 * gap] = 1;
@@ -79,7 +79,7 @@ TEST(Peers, AGapThatJustFitsAndOneThatDoesNot) {
 }
 
 TEST(Peers, ANewTensorIsSentWhole) {
-  const States states = RandomStates(1000, 0);
+  const RandomPair states = MakePair(1000, 0);
   PeerMeter meter(*ScalarKernels());
   const auto bytes = meter.Measure({}, states.new_bytes, 2, [](std::uint64_t) {});
   ASSERT_TRUE(bytes.ok());
@@ -105,7 +105,7 @@ TEST(MemoryFloor, ReadsEveryByte) {
 }
 
 TEST(MemoryFloor, XorsEveryByte) {
-  const States states = RandomStates(500, 100);
+  const RandomPair states = MakePair(500, 100);
   std::vector<std::uint8_t> xored(states.old_bytes.size());
   XorInto(states.old_bytes.data(), states.new_bytes.data(), xored.data(), xored.size());
   for (std::size_t i = 0; i < xored.size(); ++i) EXPECT_EQ(xored[i], states.old_bytes[i] ^ states.new_bytes[i]);

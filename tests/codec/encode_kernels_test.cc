@@ -18,8 +18,6 @@ namespace {
 
 using namespace weightwire::testing;
 
-constexpr int kWidths[] = {1, 2, 4, 8};
-
 bool operator==(const RansEvent& a, const RansEvent& b) { return a.start == b.start && a.width == b.width; }
 
 class EncodeKernelsTest : public ::testing::TestWithParam<const Kernels*> {

@@ -11,8 +11,6 @@ namespace {
 
 using namespace weightwire::testing;
 
-constexpr int kWidths[] = {1, 2, 4, 8};
-
 // A stream for bytes that go from one value to another.
 struct ByteChange {
   std::uint32_t position;
@@ -77,15 +75,15 @@ TEST(GapTile, OpeningRefusesWhatCannotBe) {
   EXPECT_TRUE(refused({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}));
 }
 
-// Tiles of one piece of memory, as they lie in a tensor.
-struct Tiles {
+// GapTiles of one piece of memory, as they lie in a tensor.
+struct GapTiles {
   int width;
   Bytes base;
   Bytes fresh;
   std::vector<std::uint32_t> ends;
   std::vector<Bytes> streams;
 
-  Tiles(Random& random, int unit_bytes) : width(unit_bytes) {
+  GapTiles(Random& random, int unit_bytes) : width(unit_bytes) {
     const auto size = static_cast<std::size_t>(width);
     const std::size_t count = 1 + Below(random, 6);
     TileEncoder encoder(*ScalarKernels());
@@ -185,7 +183,7 @@ TEST_P(GapKernelsTest, DecodeWhatTheEncoderWrote) {
   Random random(1);
   bool wide = false;
   for (int i = 0; i < Rounds(300); ++i) {
-    const Tiles tiles(random, kWidths[i % 4]);
+    const GapTiles tiles(random, kWidths[i % 4]);
     const auto width = static_cast<std::size_t>(tiles.width);
     const auto decoded = tiles.Decode(*GetParam());
     Bytes written = tiles.base;
@@ -209,7 +207,7 @@ TEST_P(GapKernelsTest, DecodeDamagedStreamsAlike) {
   int refused = 0;
   int accepted = 0;
   for (int i = 0; i < Rounds(1000); ++i) {
-    Tiles tiles(random, kWidths[i % 4]);
+    GapTiles tiles(random, kWidths[i % 4]);
     const auto intact = tiles.Decode(*GetParam());
     std::vector<bool> damaged(tiles.streams.size(), false);
     for (std::size_t t = 0; t < tiles.streams.size(); ++t) {

@@ -15,8 +15,6 @@ namespace {
 
 using namespace weightwire::testing;
 
-constexpr int kWidths[] = {1, 2, 4, 8};
-
 class KernelsTest : public ::testing::TestWithParam<const Kernels*> {};
 INSTANTIATE_TEST_SUITE_P(Sets, KernelsTest, ::testing::ValuesIn(AllKernels()), [](const auto& test) {
   std::string name = test.param->name;
@@ -114,7 +112,7 @@ TEST_P(KernelsTest, GiveTheSameDigest) {
 }
 
 // The tiles of one entry with random tables, their streams and what they decode to.
-struct Tiles {
+struct SparseTiles {
   int width;
   ExpandedTables tables;
   std::vector<std::uint32_t> counts;
@@ -123,7 +121,7 @@ struct Tiles {
   std::vector<std::vector<std::uint32_t>> changed;
   std::vector<Bytes> streams;
 
-  Tiles(Random& random, int unit_bytes, bool uniform)
+  SparseTiles(Random& random, int unit_bytes, bool uniform)
       : width(unit_bytes), tables(RandomTables(random, unit_bytes, uniform), 0) {
     const std::size_t tiles = 1 + Below(random, 3 * kLanes);
     // Some are longer than the windows that lanes look at.
@@ -173,13 +171,13 @@ struct Tiles {
   [[nodiscard]] std::vector<Decoded> Decode(const Kernels& kernels) const { return DecodeTogether({this}, kernels); }
 
   // The tiles of several entries in one call. All have room for all their units to change, or for `room` changes.
-  static std::vector<Decoded> DecodeTogether(const std::vector<const Tiles*>& entries, const Kernels& kernels,
+  static std::vector<Decoded> DecodeTogether(const std::vector<const SparseTiles*>& entries, const Kernels& kernels,
                                              std::uint32_t room = ~0u) {
     std::vector<SparseTile> tiles;
     std::vector<Bytes> changes;
     std::uint32_t largest = 0;
     const int width = entries.front()->width;
-    for (const Tiles* entry : entries) {
+    for (const SparseTiles* entry : entries) {
       for (std::size_t t = 0; t < entry->counts.size(); ++t) {
         SparseTile tile;
         tile.base = entry->base[t].data();
@@ -220,7 +218,7 @@ struct Tiles {
 TEST_P(KernelsTest, DecodeWhatTheEncoderWrote) {
   Random random(4);
   for (int i = 0; i < Rounds(200); ++i) {
-    const Tiles tiles(random, kWidths[i % 4], i % 3 == 0);
+    const SparseTiles tiles(random, kWidths[i % 4], i % 3 == 0);
     const auto decoded = tiles.Decode(*GetParam());
     for (std::size_t t = 0; t < decoded.size(); ++t) {
       ASSERT_TRUE(decoded[t].intact) << t;
@@ -238,24 +236,24 @@ TEST_P(KernelsTest, DecodeWhatTheEncoderWrote) {
 TEST_P(KernelsTest, DecodeTilesOfSeveralEntriesTogether) {
   Random random(6);
   for (int i = 0; i < Rounds(60); ++i) {
-    std::vector<std::unique_ptr<Tiles>> entries;
-    std::vector<const Tiles*> pointers;
-    std::vector<Tiles::Decoded> truth;
+    std::vector<std::unique_ptr<SparseTiles>> entries;
+    std::vector<const SparseTiles*> pointers;
+    std::vector<SparseTiles::Decoded> truth;
     for (std::size_t k = 1 + Below(random, 6); k > 0; --k) {
-      entries.push_back(std::make_unique<Tiles>(random, kWidths[i % 4], Below(random, 4) == 0));
+      entries.push_back(std::make_unique<SparseTiles>(random, kWidths[i % 4], Below(random, 4) == 0));
       pointers.push_back(entries.back().get());
       for (auto& tile : entries.back()->Decode(*ScalarKernels())) truth.push_back(std::move(tile));
     }
-    ASSERT_TRUE(Tiles::DecodeTogether(pointers, *GetParam()) == truth) << i;
+    ASSERT_TRUE(SparseTiles::DecodeTogether(pointers, *GetParam()) == truth) << i;
   }
 }
 
 TEST_P(KernelsTest, RefuseTilesWithMoreChangesThanRoom) {
   Random random(7);
   for (int i = 0; i < Rounds(60); ++i) {
-    const Tiles tiles(random, kWidths[i % 4], i % 3 == 0);
+    const SparseTiles tiles(random, kWidths[i % 4], i % 3 == 0);
     const auto room = static_cast<std::uint32_t>(Below(random, 12));
-    const auto decoded = Tiles::DecodeTogether({&tiles}, *GetParam(), room);
+    const auto decoded = SparseTiles::DecodeTogether({&tiles}, *GetParam(), room);
     for (std::size_t t = 0; t < decoded.size(); ++t) {
       ASSERT_EQ(decoded[t].intact, tiles.changed[t].size() <= std::min(room, tiles.counts[t])) << t;
       if (!decoded[t].intact) continue;
@@ -268,7 +266,7 @@ TEST_P(KernelsTest, DecodeDamagedStreamsAlike) {
   // Refused or not, the result must not depend on the instruction set, and a damaged tile must not disturb the others.
   Random random(5);
   for (int i = 0; i < Rounds(300); ++i) {
-    Tiles tiles(random, kWidths[i % 4], i % 3 == 0);
+    SparseTiles tiles(random, kWidths[i % 4], i % 3 == 0);
     const auto intact = tiles.Decode(*GetParam());
     std::vector<bool> damaged(tiles.streams.size(), false);
     for (std::size_t t = 0; t < tiles.streams.size(); ++t) {
@@ -301,7 +299,7 @@ TEST_P(KernelsTest, DecodeAnythingAlike) {
   Random random(8);
   std::size_t ended = 0;
   for (int i = 0; i < Rounds(400); ++i) {
-    Tiles tiles(random, kWidths[i % 4], false);
+    SparseTiles tiles(random, kWidths[i % 4], false);
     const TableSet set = TablesWithHoles(random, tiles.width, i % 3 == 0);
     tiles.tables = ExpandedTables(set, 0);
     for (Bytes& stream : tiles.streams) {

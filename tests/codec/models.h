@@ -22,6 +22,9 @@
 
 namespace weightwire::testing {
 
+// Of units, in bytes.
+constexpr int kWidths[] = {1, 2, 4, 8};
+
 using Bytes = std::vector<std::uint8_t>;
 
 // How many rounds a test of random cases makes: fewer under the sanitizers, which are that much slower, but at least

@@ -9,12 +9,12 @@
 namespace weightwire {
 namespace {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
-class VerifyTest : public testing::Test {
+class VerifyTest : public ::testing::Test {
  protected:
   VerifyReport Verify(Version from = 0) {
     Verifier verifier(Run::Open(store_).value(), from, maker_.kernels(), maker_.pool());

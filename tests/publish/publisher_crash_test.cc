@@ -34,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, CrashTest,
                          [](const auto& info) { return std::string(info.param.name); });
 
 // What a trainer would publish: a change of the layout among it, and a state that stays.
-std::vector<Model> History() {
+std::vector<Model> Versions() {
   std::vector<Model> models = {SmallModel(1)};
   models.push_back(Trained(models[0], 1));
   models.push_back(WithOtherLayout(Trained(models[1], 2)));
@@ -84,7 +84,7 @@ std::size_t CheckHistory(const std::vector<PublishedVersion>& versions, const st
 }
 
 TEST_P(CrashTest, AtEveryEffect) {
-  const std::vector<Model> models = History();
+  const std::vector<Model> models = Versions();
   bool done = false;
   for (std::uint64_t die_at = 0; !done; ++die_at) {
     SCOPED_TRACE(die_at);
@@ -133,7 +133,7 @@ TEST_P(CrashTest, AtEveryEffect) {
 
 // Dies twice: while it takes up what the first death left.
 TEST_P(CrashTest, AgainWhileStarting) {
-  const std::vector<Model> models = History();
+  const std::vector<Model> models = Versions();
   for (std::uint64_t seed = 0; seed < static_cast<std::uint64_t>(Rounds(60)); ++seed) {
     SCOPED_TRACE(seed);
     World world;

@@ -10,24 +10,24 @@
 namespace weightwire::sim {
 namespace {
 
-constexpr std::uint64_t kSeeds = kIsSanitized ? 10 : 200;
+constexpr std::uint64_t kRankSeeds = kIsSanitized ? 10 : 200;
 
 TEST(RankHistoryTest, RanksNeverPublishWhatNobodyMadeAndAllHaveOutcomes) {
   std::uint64_t versions = 0;
   std::map<std::string, std::uint64_t> sights;
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < kRankSeeds; ++seed) {
     const HistoryOutcome outcome = RunRankHistory({.seed = seed, .bugs = {}, .mirror_bugs = {}});
     ASSERT_FALSE(outcome.violation.has_value()) << "seed " << seed << ": " << *outcome.violation;
     versions += outcome.versions;
     for (const auto& [what, times] : outcome.sights) sights[what] += times;
   }
   // The histories are worth something: things get published in them.
-  EXPECT_GT(versions, 5 * kSeeds);
-  if (kSeeds < 100) return;
+  EXPECT_GT(versions, 5 * kRankSeeds);
+  if (kRankSeeds < 100) return;
   for (const char* what :
        {"verdict: committed", "verdict: same", "verdict: failed", "verdict: stopped", "verdict: an anchor is due",
         "verdict: a rebase is due", "a rebase", "out of touch", "back in touch", "two generations at once"}) {
-    EXPECT_GT(sights[what], kSeeds / 20) << what;
+    EXPECT_GT(sights[what], kRankSeeds / 20) << what;
   }
 }
 
@@ -41,7 +41,7 @@ TEST(RankHistoryTest, TheSameSeedGivesTheSameHistory) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 // As in history_test.cc: what was planted on purpose must be found.
-void ExpectFound(const PlantedBugs& bugs) {
+void ExpectFoundByRanks(const PlantedBugs& bugs) {
   constexpr std::uint64_t kEnough = 1500;
   for (std::uint64_t seed = 0; seed < kEnough; ++seed) {
     const HistoryOutcome outcome = RunRankHistory({.seed = seed, .bugs = bugs, .mirror_bugs = {}});
@@ -50,15 +50,19 @@ void ExpectFound(const PlantedBugs& bugs) {
   ADD_FAILURE() << "not found in " << kEnough << " histories";
 }
 
-TEST(PlantedRankBugTest, ACommitWithoutTheLastRanksReportIsFound) { ExpectFound({.commit_without_last_rank = true}); }
+TEST(PlantedRankBugTest, ACommitWithoutTheLastRanksReportIsFound) {
+  ExpectFoundByRanks({.commit_without_last_rank = true});
+}
 TEST(PlantedRankBugTest, ARankThatGoesOnFromAFailedCallIsFound) {
-  ExpectFound({.no_roll_back = true, .base_sums_unchecked = true});
+  ExpectFoundByRanks({.no_roll_back = true, .base_sums_unchecked = true});
 }
 TEST(PlantedRankBugTest, ACallMadeFromWhatWasTakenBackMeanwhileIsFound) {
-  ExpectFound({.epoch_ignored = true, .base_sums_unchecked = true});
+  ExpectFoundByRanks({.epoch_ignored = true, .base_sums_unchecked = true});
 }
-TEST(PlantedRankBugTest, AVerdictBeforeTheRecordIsFound) { ExpectFound({.verdict_before_record = true}); }
-TEST(PlantedRankBugTest, ADeadlineThatFailsASentRecordIsFound) { ExpectFound({.deadline_fails_sent_record = true}); }
+TEST(PlantedRankBugTest, AVerdictBeforeTheRecordIsFound) { ExpectFoundByRanks({.verdict_before_record = true}); }
+TEST(PlantedRankBugTest, ADeadlineThatFailsASentRecordIsFound) {
+  ExpectFoundByRanks({.deadline_fails_sent_record = true});
+}
 
 #endif
 

@@ -7,7 +7,7 @@ namespace {
 
 // In a thousand requests.
 constexpr std::uint64_t kBreaks = 1;
-constexpr std::uint64_t kStalls = 3;
+constexpr std::uint64_t kBoardStalls = 3;
 
 }  // namespace
 
@@ -69,7 +69,7 @@ Result<bool> BoardClient::Send(std::string_view what, const std::string& key) {
     arrived_ = world.random().Below(2) == 0;
     return broken();
   }
-  if (world.Chance(kStalls)) {
+  if (world.Chance(kBoardStalls)) {
     StallFor(timeout_ / 10 * static_cast<MonotonicTime::rep>(1 + world.random().Below(20)));
     return false;
   }

@@ -13,6 +13,9 @@
 
 namespace weightwire::testing {
 
+// More than any object of these tests has, for Get().
+constexpr std::uint64_t kSmall = std::uint64_t{1} << 20;
+
 using Bytes = std::vector<std::uint8_t>;
 
 inline Bytes BytesOf(std::string_view text) { return {text.begin(), text.end()}; }

@@ -19,10 +19,9 @@ using testing::Backend;
 using testing::Bytes;
 using testing::BytesOf;
 using testing::ExpectError;
+using testing::kSmall;
 using testing::RandomBytes;
 using testing::Succeeds;
-
-constexpr std::uint64_t kSmall = std::uint64_t{1} << 20;
 
 class StoreConformance : public ::testing::TestWithParam<Backend> {
  protected:

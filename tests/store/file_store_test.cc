@@ -18,10 +18,9 @@ namespace {
 using testing::Bytes;
 using testing::BytesOf;
 using testing::ExpectError;
+using testing::kSmall;
 using testing::Succeeds;
 using testing::TemporaryDirectory;
-
-constexpr std::uint64_t kSmall = 1000;
 
 class FileStoreTest : public ::testing::Test {
  protected:

@@ -16,11 +16,10 @@ using testing::Bytes;
 using testing::BytesOf;
 using testing::ExpectError;
 using testing::HttpServer;
+using testing::kSmall;
 using testing::ServerReply;
 using testing::ServerRequest;
 using testing::Succeeds;
-
-constexpr std::uint64_t kSmall = 1000;
 
 // The Hub's interface for buckets, with a second host for content, as it is described in its documentation.
 class HfHubStoreTest : public ::testing::Test {

@@ -17,10 +17,9 @@ namespace {
 using testing::BytesOf;
 using testing::ExpectError;
 using testing::FakeS3;
+using testing::kSmall;
 using testing::Succeeds;
 using testing::TemporaryDirectory;
-
-constexpr std::uint64_t kSmall = 1000;
 
 TEST(StoreUrl, TakesApartWhatPeopleWrite) {
   const auto path = ParseStoreUrl("some/run");

@@ -15,9 +15,8 @@ using testing::BytesOf;
 using testing::ExpectError;
 using testing::Fault;
 using testing::FaultyStore;
+using testing::kSmall;
 using testing::Succeeds;
-
-constexpr std::uint64_t kSmall = 1000;
 
 class RetryStoreTest : public ::testing::Test {
  protected:

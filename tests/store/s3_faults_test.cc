@@ -16,13 +16,12 @@ using std::chrono::milliseconds;
 using testing::Bytes;
 using testing::BytesOf;
 using testing::FakeS3;
+using testing::kSmall;
 using testing::RandomBytes;
 using testing::S3ErrorReply;
 using testing::ServerReply;
 using testing::ServerRequest;
 using testing::Succeeds;
-
-constexpr std::uint64_t kSmall = 1 << 20;
 
 class S3FaultsTest : public ::testing::TestWithParam<FakeS3::Kind> {
  protected:
