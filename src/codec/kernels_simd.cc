@@ -223,8 +223,11 @@ HWY_INLINE int ColumnShift(const ClassRule& rule) {
   return sizeof(Unit) <= 2 ? rule.shift : 0;
 }
 
+#include "codec/lane_guess-inl.h"
+#include "codec/lane_symbols-inl.h"
 #include "codec/lane_windows-inl.h"
 #include "codec/sparse_decode-inl.h"
+#include "codec/sparse_group-inl.h"
 #include "codec/sparse_lanes-inl.h"
 
 }  // namespace

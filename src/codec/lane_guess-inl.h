@@ -1,0 +1,47 @@
+// A guess at the time at which a lane's next change comes, for sparse_lanes-inl.h. Included by kernels_simd.cc inside
+// each target's namespace; no include guard on purpose.
+
+// What GuessTimeOf looks up. An octave of the waiting is cut into 16 cells, each with at most one knot in it.
+struct GuessTables {
+  HWY_ALIGN std::array<std::uint32_t, 16> first_piece;  // at the upper end of the cell
+  HWY_ALIGN std::array<std::uint32_t, 16> knot;         // in the cell, or 0
+  HWY_ALIGN std::array<float, 16> inverse;              // time over drop, of each piece
+};
+constexpr GuessTables MakeGuessTables() {
+  using namespace waiting_internal;
+  GuessTables tables{};
+  for (std::uint32_t cell = 0; cell < 16; ++cell) {
+    const std::uint32_t lower = (1u << 30) + (cell << 26);
+    const std::uint32_t upper = lower + (1u << 26) - 1;
+    std::uint32_t piece = 0;
+    while (upper < kKnots[piece + 1]) ++piece;
+    tables.first_piece[cell] = piece;
+    tables.knot[cell] = lower < kKnots[piece + 1] ? kKnots[piece + 1] : 0;
+    tables.inverse[cell] = static_cast<float>(1u << kPieceBits) / static_cast<float>(kPieces.drop[cell % 8]);
+  }
+  return tables;
+}
+constexpr GuessTables kGuessTables = MakeGuessTables();
+// Floats round, so this guess may be off by one more than GuessTime().
+constexpr std::uint32_t kLaneGuessError = kGuessError + 1;
+
+// About GuessTime() of every lane.
+HWY_INLINE Words GuessTimeOf(Words v) {
+  // The place of the highest bit is the exponent of a float; the bit below it is cleared so that nothing rounds up.
+  const hn::RebindToSigned<decltype(kWords)> ints;
+  const hn::RebindToFloat<decltype(kWords)> floats;
+  const auto high_bit = hn::BitCast(ints, hn::AndNot(hn::ShiftRight<1>(v), v));
+  const auto exponent = hn::ShiftRight<23>(hn::BitCast(kWords, hn::ConvertTo(floats, high_bit)));
+  const auto octave = hn::Sub(hn::Set(kWords, 127 + 30), exponent);
+  const auto scaled = v << octave;
+  const auto cell = hn::ShiftRight<26>(scaled);
+  const auto next_piece = hn::BitCast(ints, scaled) < hn::BitCast(ints, LookUpSixteen(kGuessTables.knot.data(), cell));
+  const auto piece = hn::Add(LookUpSixteen(kGuessTables.first_piece.data(), cell),
+                             hn::IfThenElseZero(hn::RebindMask(kWords, next_piece), hn::Set(kWords, 1)));
+  const auto fallen = hn::ConvertTo(floats, hn::BitCast(ints, hn::Sub(LookUpEight(kLaneTables.knot, piece), scaled)));
+  const auto inverse =
+      hn::BitCast(floats, LookUpSixteen(reinterpret_cast<const std::uint32_t*>(kGuessTables.inverse.data()), piece));
+  const auto within = hn::BitCast(kWords, hn::ConvertTo(ints, hn::Mul(fallen, inverse)));
+  return hn::Add(within,
+                 hn::Add(hn::ShiftLeft<kOctaveBits>(octave), hn::ShiftLeft<waiting_internal::kPieceBits>(piece)));
+}
