@@ -1,14 +1,9 @@
 #include "cli/wire_transfers.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -17,6 +12,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/object_hash.h"
+#include "base/process.h"
 #include "base/random.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -24,75 +20,22 @@
 #include "store/s3_store.h"
 #include "store/transfer.h"
 
-extern "C" char** environ;
-
 namespace weightwire {
 namespace {
 
-// Both ends of a pipe, closed at the end.
-class Pipe {
- public:
-  static Result<std::unique_ptr<Pipe>> Make() {
-    auto pipe = std::make_unique<Pipe>();
-    if (::pipe2(pipe->ends_.data(), O_CLOEXEC) != 0) {
-      return Error(ErrorCode::kIo, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
-    }
-    return pipe;
-  }
-  Pipe() = default;
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  ~Pipe() {
-    CloseRead();
-    CloseWrite();
-  }
-  [[nodiscard]] int read_end() const { return ends_[0]; }
-  [[nodiscard]] int write_end() const { return ends_[1]; }
-  void CloseRead() { Close(ends_[0]); }
-  void CloseWrite() { Close(ends_[1]); }
-
- private:
-  static void Close(int& end) {
-    if (end >= 0) ::close(std::exchange(end, -1));
-  }
-  std::array<int, 2> ends_ = {-1, -1};
-};
+constexpr std::chrono::minutes kTransferDeadline{10};
 
 // Runs curl with its options on standard input, where no other process sees the keys, and returns what it prints.
 Result<std::string> RunCurl(const std::string& config) {
-  WW_TRY(const auto input, Pipe::Make());
-  WW_TRY(const auto output, Pipe::Make());
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, input->read_end(), STDIN_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, output->write_end(), STDOUT_FILENO);
-  std::array<std::string, 4> words = {"curl", "-q", "-K", "-"};
-  std::array<char*, 5> arguments = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
-  pid_t child = -1;
-  const int spawned = ::posix_spawnp(&child, "curl", &actions, nullptr, arguments.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (spawned != 0) return Error(ErrorCode::kIo, fmt::format("cannot run curl: {}", std::strerror(spawned)));
-  input->CloseRead();
-  output->CloseWrite();
-  // Shorter than a pipe holds, so this cannot wait for ever.
-  const bool told = ::write(input->write_end(), config.data(), config.size()) == static_cast<ssize_t>(config.size());
-  input->CloseWrite();
-  std::string printed;
-  std::array<char, 4096> piece{};
-  for (;;) {
-    const ssize_t size = ::read(output->read_end(), piece.data(), piece.size());
-    if (size < 0 && errno == EINTR) continue;
-    if (size <= 0) break;
-    printed.append(piece.data(), static_cast<std::size_t>(size));
-  }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!told || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+  ProcessOptions options;
+  options.input = config;
+  options.deadline = kTransferDeadline;
+  WW_TRY(ProcessResult ran, RunProcess({"curl", "-q", "-K", "-"}, options));
+  if (ran.status != 0) {
     return Error(ErrorCode::kIo,
-                 fmt::format("curl could not do the transfer to compare with; it printed: {}", printed));
+                 fmt::format("curl could not do the transfer to compare with; it printed: {}", ran.output));
   }
-  return printed;
+  return std::move(ran.output);
 }
 
 class Transfers {

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "store/aws_profile.h"
 #include "store/ca_file.h"
-#include "store/credentials.h"
+#include "store/credential_chain.h"
 #include "store/file_store.h"
 #include "store/hf_hub_store.h"
 #include "store/parallel_store.h"
@@ -70,7 +70,7 @@ Result<S3Options> OptionsOfS3(const StoreUrl& url, const OpenOptions& options, A
     s3.service.bucket_in_host = *addressing == "virtual";
   }
   if (access == Access::kWithCredentials) {
-    s3.credentials = std::make_shared<CredentialChain>(options.environment, options.clock);
+    s3.credentials = std::make_shared<CredentialChain>(options.environment, s3.http, options.clock);
   }
   return s3;
 }
@@ -79,7 +79,7 @@ Result<S3Options> OptionsOfS3(const StoreUrl& url, const OpenOptions& options, A
 Environment WithoutServices(const Environment& environment) {
   return [environment](const std::string& name) -> std::optional<std::string> {
     if (name == "AWS_EC2_METADATA_DISABLED") return "true";
-    if (name.starts_with("AWS_CONTAINER_")) return {};
+    if (name.starts_with("AWS_CONTAINER_") || name.starts_with("AWS_WEB_IDENTITY_")) return {};
     return environment(name);
   };
 }
@@ -111,7 +111,7 @@ Result<std::unique_ptr<Store>> OpenHf(const StoreUrl& url, const OpenOptions& op
   http.ca_file = CaFile(options, std::nullopt);
   const std::size_t slash = url.bucket.find('/');
   if (access == Access::kWithCredentials) {
-    auto chain = std::make_shared<CredentialChain>(WithoutServices(options.environment), options.clock);
+    auto chain = std::make_shared<CredentialChain>(WithoutServices(options.environment), http, options.clock);
     const auto credentials = chain->Get();
     if (credentials.ok() && credentials.value().access_key.starts_with("HFAK")) {
       S3Options s3;

@@ -55,8 +55,20 @@ Result<S3Page> ParseS3Page(std::string_view xml) {
 S3Error ParseS3Error(std::string_view xml) {
   pugi::xml_document document;
   pugi::xml_node root;
-  if (!Load(xml, "Error", &document, &root)) return {};
+  if (Load(xml, "ErrorResponse", &document, &root)) root = root.child("Error");  // of the token service
+  if (std::string_view(root.name()) != "Error") return {};
   return {Printable(root.child_value("Code")), Printable(root.child_value("Message"))};
+}
+
+std::optional<Credentials> ParseStsCredentials(std::string_view xml) {
+  pugi::xml_document document;
+  pugi::xml_node root;
+  if (!Load(xml, "AssumeRoleWithWebIdentityResponse", &document, &root)) return {};
+  const pugi::xml_node found = root.child("AssumeRoleWithWebIdentityResult").child("Credentials");
+  Credentials credentials{found.child_value("AccessKeyId"), Secret(found.child_value("SecretAccessKey")),
+                          Secret(found.child_value("SessionToken")), ParseIsoTime(found.child_value("Expiration"))};
+  if (credentials.access_key.empty() || credentials.secret_key.empty() || !credentials.expires) return {};
+  return credentials;
 }
 
 Result<std::string> ParseS3UploadId(std::string_view xml) {

@@ -1,4 +1,4 @@
-// The XML of S3: what the store reads out of answers, and the one document it writes.
+// The XML of S3 and of its token service: what we read out of answers, and the one document we write.
 #pragma once
 
 #include <optional>
@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "store/credentials.h"
 #include "store/store.h"
 
 namespace weightwire {
@@ -22,11 +23,14 @@ struct S3Page {
 Result<S3Page> ParseS3Page(std::string_view xml);
 
 struct S3Error {
-  std::string code;     // "NoSuchKey"; empty when the text is no S3 error
+  std::string code;     // "NoSuchKey"; empty when the text is no such error
   std::string message;  // for people; printable, shortened
 };
 
 S3Error ParseS3Error(std::string_view xml);
+
+// The answer of AssumeRoleWithWebIdentity. Nothing when it is none.
+std::optional<Credentials> ParseStsCredentials(std::string_view xml);
 
 // The id in the answer of CreateMultipartUpload.
 Result<std::string> ParseS3UploadId(std::string_view xml);

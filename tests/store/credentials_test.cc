@@ -1,5 +1,3 @@
-#include "store/credentials.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +5,10 @@
 
 #include "store/aws_profile.h"
 #include "store/bytes.h"
+#include "store/credential_chain.h"
+#include "store/credential_process.h"
 #include "store/http_server.h"
+#include "store/web_identity.h"
 #include "testing/temporary_directory.h"
 
 namespace weightwire {
@@ -33,7 +34,7 @@ class CredentialsTest : public ::testing::Test {
       return found == variables_.end() ? std::nullopt : std::optional(found->second);
     };
   }
-  Result<Credentials> Get() { return CredentialChain(Variables(), &clock_).Get(); }
+  Result<Credentials> Get() { return CredentialChain(Variables(), HttpOptions(), &clock_).Get(); }
   void WriteAwsFile(const std::string& name, const std::string& text) {
     std::filesystem::create_directories(directory_ / ".aws");
     testing::WriteAll(directory_ / ".aws" / name, text);
@@ -89,7 +90,7 @@ TEST_F(CredentialsTest, ProfilesComeFromBothFiles) {
 
 TEST_F(CredentialsTest, AProfileIsReadAgainOnceItsKeysAreNotTaken) {
   WriteAwsFile("credentials", "[default]\naws_access_key_id=OLD\naws_secret_access_key=1\n");
-  CredentialChain chain(Variables(), &clock_);
+  CredentialChain chain(Variables(), HttpOptions(), &clock_);
   EXPECT_EQ(chain.Get().value().access_key, "OLD");
   WriteAwsFile("credentials", "[default]\naws_access_key_id=NEW\naws_secret_access_key=2\n");
   EXPECT_EQ(chain.Get().value().access_key, "OLD");
@@ -129,7 +130,7 @@ TEST_F(CredentialsTest, TheContainersServiceIsAskedWithItsToken) {
   variables_["AWS_CONTAINER_AUTHORIZATION_TOKEN"] = "plain";
   testing::WriteAll(directory_ / "token", "fromfile\n");
   variables_["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"] = (directory_ / "token").string();
-  CredentialChain chain(Variables(), &clock_);
+  CredentialChain chain(Variables(), HttpOptions(), &clock_);
   EXPECT_EQ(chain.Get().value().session_token.Reveal(), "t1");
   EXPECT_EQ(seen_token, "fromfile");
   // Kept until five minutes before the end.
@@ -151,7 +152,7 @@ TEST_F(CredentialsTest, CredentialsThatCannotBeRenewedAreUsedUntilTheyExpire) {
     return reply;
   });
   variables_["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = server.Url();
-  CredentialChain chain(Variables(), &clock_);
+  CredentialChain chain(Variables(), HttpOptions(), &clock_);
   ASSERT_TRUE(Succeeds(chain.Get()));
   broken = true;
   clock_.Advance(std::chrono::minutes(58));
@@ -209,6 +210,135 @@ TEST_F(CredentialsTest, AMachineWithoutARoleHasNone) {
   variables_.erase("AWS_EC2_METADATA_DISABLED");
   variables_["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = server.Url();
   ExpectError(Get(), ErrorCode::kRefused);
+}
+
+// A token service that gives keys for the token of the moment.
+ServerReply TokenService(const ServerRequest& request, const std::string& token) {
+  ServerReply reply;
+  if (request.method != "POST" || request.path != "/" ||
+      request.Header("content-type") != "application/x-www-form-urlencoded") {
+    reply.status = 404;
+  } else if (request.body !=
+             "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Ftrainer"
+             "&RoleSessionName=weightwire&WebIdentityToken=" +
+                 token) {
+    reply.status = 403;
+    reply.body =
+        "<ErrorResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><Error><Type>Sender</Type>"
+        "<Code>AccessDenied</Code><Message>Not authorized</Message></Error></ErrorResponse>";
+  } else {
+    reply.body =
+        "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">"
+        "<AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>POD</AccessKeyId><SecretAccessKey>s</"
+        "SecretAccessKey>"
+        "<SessionToken>t</SessionToken><Expiration>2026-01-01T01:00:00Z</Expiration></Credentials>"
+        "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>";
+  }
+  return reply;
+}
+
+TEST_F(CredentialsTest, AWebIdentitysTokenIsExchangedAndReadAgainEachTime) {
+  std::string token = "first.token%2B";
+  HttpServer server([&](const ServerRequest& request) { return TokenService(request, token); });
+  variables_["AWS_WEB_IDENTITY_TOKEN_FILE"] = (directory_ / "token").string();
+  variables_["AWS_ENDPOINT_URL_STS"] = server.Url() + "/";
+  ExpectError(Get(), ErrorCode::kRefused);  // no role
+  variables_["AWS_ROLE_ARN"] = "arn:aws:iam::1:role/trainer";
+  const auto no_file = Get();
+  ExpectError(no_file, ErrorCode::kRefused);
+  EXPECT_THAT(no_file.error().message(), ::testing::HasSubstr("token"));
+  testing::WriteAll(directory_ / "token", "first.token+\n");
+  CredentialChain chain(Variables(), HttpOptions(), &clock_);
+  const auto got = chain.Get();
+  ASSERT_TRUE(Succeeds(got));
+  EXPECT_EQ(got.value().access_key, "POD");
+  EXPECT_EQ(got.value().session_token.Reveal(), "t");
+  EXPECT_EQ(got.value().expires,
+            WallTime(std::chrono::sys_days(std::chrono::year(2026) / 1 / 1)) + std::chrono::hours(1));
+  // Kubernetes renews the file; the old token is not taken any more.
+  token = "second";
+  testing::WriteAll(directory_ / "token", "second");
+  clock_.Advance(std::chrono::minutes(56));
+  EXPECT_TRUE(Succeeds(chain.Get()));
+  testing::WriteAll(directory_ / "token", "verysecret");
+  EXPECT_TRUE(chain.Renew());
+  const auto refused = chain.Get();
+  ExpectError(refused, ErrorCode::kRefused);
+  EXPECT_THAT(refused.error().message(), ::testing::HasSubstr("AccessDenied"));
+  EXPECT_THAT(refused.error().message(), ::testing::Not(::testing::HasSubstr("verysecret")));
+}
+
+TEST_F(CredentialsTest, AProfileMayHaveAWebIdentity) {
+  HttpServer server([&](const ServerRequest& request) { return TokenService(request, "abc"); });
+  testing::WriteAll(directory_ / "token", "abc");
+  WriteAwsFile("config", "[default]\nrole_arn = arn:aws:iam::1:role/trainer\nweb_identity_token_file = " +
+                             (directory_ / "token").string() + "\n");
+  variables_["AWS_ENDPOINT_URL"] = server.Url();
+  EXPECT_EQ(Get().value().access_key, "POD");
+}
+
+TEST_F(CredentialsTest, AWebIdentitysTokenGoesNowhereUnencrypted) {
+  testing::WriteAll(directory_ / "token", "abc");
+  variables_["AWS_WEB_IDENTITY_TOKEN_FILE"] = (directory_ / "token").string();
+  variables_["AWS_ROLE_ARN"] = "arn:aws:iam::1:role/trainer";
+  variables_["AWS_ENDPOINT_URL_STS"] = "http://sts.example.com";
+  const auto far = Get();
+  ExpectError(far, ErrorCode::kRefused);
+  EXPECT_THAT(far.error().message(), ::testing::HasSubstr("not sent"));
+  EXPECT_EQ(StsEndpoint("eu-west-1"), "https://sts.eu-west-1.amazonaws.com");
+  EXPECT_EQ(StsEndpoint("cn-north-1"), "https://sts.cn-north-1.amazonaws.com.cn");
+  EXPECT_EQ(StsEndpoint(""), "https://sts.amazonaws.com");
+}
+
+TEST_F(CredentialsTest, ATokenServiceThatIsBusyMayBeAskedAgain) {
+  int status = 503;
+  std::string body;
+  HttpServer server([&](const ServerRequest&) {
+    ServerReply reply;
+    reply.status = status;
+    reply.body = body;
+    return reply;
+  });
+  testing::WriteAll(directory_ / "token", "abc");
+  variables_["AWS_WEB_IDENTITY_TOKEN_FILE"] = (directory_ / "token").string();
+  variables_["AWS_ROLE_ARN"] = "arn:aws:iam::1:role/trainer";
+  variables_["AWS_ENDPOINT_URL_STS"] = server.Url();
+  ExpectError(Get(), ErrorCode::kUnavailable);
+  status = 400;
+  body = "<ErrorResponse><Error><Code>IDPCommunicationError</Code></Error></ErrorResponse>";
+  ExpectError(Get(), ErrorCode::kUnavailable);
+  body = "<ErrorResponse><Error><Code>InvalidIdentityToken</Code></Error></ErrorResponse>";
+  ExpectError(Get(), ErrorCode::kRefused);
+  status = 200;
+  ExpectError(Get(), ErrorCode::kUnavailable);
+}
+
+TEST_F(CredentialsTest, AProfilesProcessIsRunAgainBeforeItsKeysExpire) {
+  const std::string answer =
+      R"({"Version": 1, "AccessKeyId": "PROCESS", "SecretAccessKey": "s", "SessionToken": "t'"$n"'",
+                              "Expiration": "2026-01-01T01:00:00Z"})";
+  testing::WriteAll(directory_ / "keys.sh", "n=$(cat '" + (directory_ / "n").string() + "')\necho '" + answer + "'\n");
+  testing::WriteAll(directory_ / "n", "1");
+  WriteAwsFile("config", "[default]\ncredential_process = sh '" + (directory_ / "keys.sh").string() + "'\n");
+  CredentialChain chain(Variables(), HttpOptions(), &clock_);
+  EXPECT_EQ(chain.Get().value().access_key, "PROCESS");
+  EXPECT_EQ(chain.Get().value().session_token.Reveal(), "t1");
+  testing::WriteAll(directory_ / "n", "2");
+  EXPECT_EQ(chain.Get().value().session_token.Reveal(), "t1");
+  clock_.Advance(std::chrono::minutes(56));
+  EXPECT_EQ(chain.Get().value().session_token.Reveal(), "t2");
+}
+
+TEST_F(CredentialsTest, AProcessThatFailsTellsSoAndNothingElse) {
+  for (const char* command : {"echo verysecret; exit 3", "echo verysecret", "echo '{\"AccessKeyId\": \"verysecret\"}'",
+                              "kill -9 $$", "/no/such/program", "yes verysecret"}) {
+    const auto failed = ProcessCredentials(command);
+    ExpectError(failed, ErrorCode::kRefused);
+    EXPECT_THAT(failed.error().message(), ::testing::HasSubstr("credential_process"));
+    EXPECT_THAT(failed.error().message(), ::testing::Not(::testing::HasSubstr("verysecret")));
+  }
+  // It, and what it has started, is not waited for for ever.
+  ExpectError(ProcessCredentials("sleep 600 & sleep 600", std::chrono::milliseconds(50)), ErrorCode::kRefused);
 }
 
 TEST_F(CredentialsTest, ALineBreakInAKeyIsRefusedAndNotShown) {

@@ -1,0 +1,39 @@
+// Credentials by the usual chain; the first that has any is used:
+//   1. AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
+//   2. a web identity: AWS_WEB_IDENTITY_TOKEN_FILE with AWS_ROLE_ARN (web_identity.h)
+//   3. the profile in the shared files (aws_profile.h): its keys, web_identity_token_file with role_arn, or
+//      credential_process (credential_process.h)
+//   4. the container's service (AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or _FULL_URI)
+//   5. the machine's metadata service, version 2, unless AWS_EC2_METADATA_DISABLED is "true"
+// Credentials that expire are fetched again some minutes before; any others once the service takes them no more.
+#pragma once
+
+#include <mutex>
+#include <optional>
+
+#include "store/credentials.h"
+#include "store/environment.h"
+#include "store/http.h"
+
+namespace weightwire {
+
+class CredentialChain final : public CredentialSource {
+ public:
+  // `http` is for what is asked beyond this machine. `clock` must outlive it.
+  CredentialChain(Environment environment, HttpOptions http, const Clock* clock);
+
+  Result<Credentials> Get() override;
+  bool Renew() override;
+
+ private:
+  Result<Credentials> Fetch();
+
+  const Environment environment_;
+  const Clock* const clock_;
+  HttpClient near_;  // services of this machine
+  HttpClient far_;
+  std::mutex mutex_;
+  std::optional<Credentials> held_;  // guarded by mutex_
+};
+
+}  // namespace weightwire
