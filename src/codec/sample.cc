@@ -10,9 +10,10 @@ namespace weightwire {
 
 namespace {
 
-// About this many units of a request are looked at, but never less than one in kMostThinning, and of each entry at
-// least kLeastUnits.
+// About this many units of a request are looked at, and of one that has more than kLargeRequest times as many fewer, down
+// to half; but never less than one in kMostThinning, and of each entry at least kLeastUnits.
 constexpr std::uint64_t kSampleUnits = 1 << 21;
+constexpr std::uint64_t kLargeRequest = 16;
 constexpr std::uint64_t kMostThinning = 256;
 constexpr std::uint64_t kLeastUnits = 1 << 14;
 constexpr std::uint64_t kPieceUnits = 1024;
@@ -105,7 +106,9 @@ void Sample::Add(const Sample& other) {
 }
 
 std::uint64_t SampleThinning(std::uint64_t units_of_request) {
-  return std::clamp<std::uint64_t>(units_of_request / kSampleUnits, 1, kMostThinning);
+  const std::uint64_t thinning = units_of_request / kSampleUnits;
+  const std::uint64_t more = thinning > kLargeRequest ? thinning - kLargeRequest : 0;
+  return std::clamp<std::uint64_t>(thinning + more, 1, kMostThinning);
 }
 
 Result<std::vector<std::uint8_t>> ReadPieces(const UnitReader& reader, std::uint64_t units, int unit_bytes,
