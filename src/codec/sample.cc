@@ -10,8 +10,8 @@ namespace weightwire {
 
 namespace {
 
-// About this many units of a request are looked at, and of one that has more than kLargeRequest times as many fewer, down
-// to half; but never less than one in kMostThinning, and of each entry at least kLeastUnits.
+// About this many units of a request are looked at, and of one that has more than kLargeRequest times as many fewer,
+// down to half; but never less than one in kMostThinning, and of each entry at least kLeastUnits.
 constexpr std::uint64_t kSampleUnits = 1 << 21;
 constexpr std::uint64_t kLargeRequest = 16;
 constexpr std::uint64_t kMostThinning = 256;
