@@ -27,13 +27,16 @@ std::string EndpointOfSts(const Environment& environment, const AwsProfile& prof
   return StsEndpoint(region.value_or(""));
 }
 
-// What the profile says. kNotFound: nothing about credentials.
-Result<Credentials> OfProfile(const Environment& environment, const AwsProfile& profile, HttpClient& http) {
+std::optional<Credentials> KeysOfProfile(const AwsProfile& profile) {
   const auto key = profile.Find("aws_access_key_id");
   const auto secret = profile.Find("aws_secret_access_key");
-  if (key && secret) {
-    return Credentials{*key, Secret(*secret), Secret(profile.Find("aws_session_token").value_or("")), {}};
-  }
+  if (!key || !secret) return {};
+  return Credentials{*key, Secret(*secret), Secret(profile.Find("aws_session_token").value_or("")), {}};
+}
+
+// What the profile says. kNotFound: nothing about credentials.
+Result<Credentials> OfProfile(const Environment& environment, const AwsProfile& profile, HttpClient& http) {
+  if (auto keys = KeysOfProfile(profile)) return *std::move(keys);
   const auto role = profile.Find("role_arn");
   if (const auto token_file = profile.Find("web_identity_token_file"); token_file && role) {
     return WebIdentityCredentials(
@@ -54,8 +57,12 @@ Result<Credentials> OfProfile(const Environment& environment, const AwsProfile& 
 
 }  // namespace
 
-CredentialChain::CredentialChain(Environment environment, HttpOptions http, const Clock* clock)
-    : environment_(std::move(environment)), clock_(clock), near_(MetadataHttpOptions()), far_(std::move(http)) {}
+CredentialChain::CredentialChain(Environment environment, HttpOptions http, const Clock* clock, CredentialKinds kinds)
+    : environment_(std::move(environment)),
+      clock_(clock),
+      kinds_(kinds),
+      near_(MetadataHttpOptions()),
+      far_(std::move(http)) {}
 
 Result<Credentials> CredentialChain::Get() {
   const std::lock_guard lock(mutex_);
@@ -92,6 +99,10 @@ Result<Credentials> CredentialChain::Fetch() {
   }
 
   WW_TRY(const AwsProfile profile, AwsProfile::Load(environment_));
+  if (kinds_ == CredentialKinds::kOnlyKeys) {
+    if (auto keys = KeysOfProfile(profile)) return *std::move(keys);
+    return Error(ErrorCode::kRefused, "neither the environment nor the AWS profile has keys");
+  }
   if (const auto token_file = environment_("AWS_WEB_IDENTITY_TOKEN_FILE")) {
     const auto role = environment_("AWS_ROLE_ARN");
     if (!role) {

@@ -8,6 +8,7 @@
 // Credentials that expire are fetched again some minutes before; any others once the service takes them no more.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 #include <optional>
 
@@ -17,10 +18,14 @@
 
 namespace weightwire {
 
+// Keys that are written down, in the environment or a profile, or whatever there is.
+enum class CredentialKinds : std::uint8_t { kOnlyKeys, kAll };
+
 class CredentialChain final : public CredentialSource {
  public:
   // `http` is for what is asked beyond this machine. `clock` must outlive it.
-  CredentialChain(Environment environment, HttpOptions http, const Clock* clock);
+  CredentialChain(Environment environment, HttpOptions http, const Clock* clock,
+                  CredentialKinds kinds = CredentialKinds::kAll);
 
   Result<Credentials> Get() override;
   bool Renew() override;
@@ -30,6 +35,7 @@ class CredentialChain final : public CredentialSource {
 
   const Environment environment_;
   const Clock* const clock_;
+  const CredentialKinds kinds_;
   HttpClient near_;  // services of this machine
   HttpClient far_;
   std::mutex mutex_;

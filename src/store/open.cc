@@ -75,15 +75,6 @@ Result<S3Options> OptionsOfS3(const StoreUrl& url, const OpenOptions& options, A
   return s3;
 }
 
-// Only the environment and the profile: keys of a machine's role are never for Hugging Face.
-Environment WithoutServices(const Environment& environment) {
-  return [environment](const std::string& name) -> std::optional<std::string> {
-    if (name == "AWS_EC2_METADATA_DISABLED") return "true";
-    if (name.starts_with("AWS_CONTAINER_") || name.starts_with("AWS_WEB_IDENTITY_")) return {};
-    return environment(name);
-  };
-}
-
 // HF_TOKEN, or what "hf auth login" left.
 Secret HfToken(const Environment& environment) {
   if (const auto token = environment("HF_TOKEN")) return Secret(*token);
@@ -111,7 +102,9 @@ Result<std::unique_ptr<Store>> OpenHf(const StoreUrl& url, const OpenOptions& op
   http.ca_file = CaFile(options, std::nullopt);
   const std::size_t slash = url.bucket.find('/');
   if (access == Access::kWithCredentials) {
-    auto chain = std::make_shared<CredentialChain>(WithoutServices(options.environment), http, options.clock);
+    // What a machine's role or a program gives is never for Hugging Face.
+    auto chain =
+        std::make_shared<CredentialChain>(options.environment, http, options.clock, CredentialKinds::kOnlyKeys);
     const auto credentials = chain->Get();
     if (credentials.ok() && credentials.value().access_key.starts_with("HFAK")) {
       S3Options s3;

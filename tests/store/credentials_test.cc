@@ -341,6 +341,29 @@ TEST_F(CredentialsTest, AProcessThatFailsTellsSoAndNothingElse) {
   ExpectError(ProcessCredentials("sleep 600 & sleep 600", std::chrono::milliseconds(50)), ErrorCode::kRefused);
 }
 
+TEST_F(CredentialsTest, WhereOnlyKeysWillDoNobodyIsAskedAndNothingRun) {
+  int requests = 0;
+  HttpServer server([&](const ServerRequest&) {
+    ++requests;
+    return ServerReply();
+  });
+  const std::string ran = (directory_ / "ran").string();
+  testing::WriteAll(directory_ / "token", "abc");
+  WriteAwsFile("config", "[default]\ncredential_process = touch '" + ran + "'\n");
+  variables_["AWS_WEB_IDENTITY_TOKEN_FILE"] = (directory_ / "token").string();
+  variables_["AWS_ROLE_ARN"] = "arn:aws:iam::1:role/trainer";
+  variables_["AWS_ENDPOINT_URL_STS"] = server.Url();
+  variables_["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = server.Url();
+  variables_.erase("AWS_EC2_METADATA_DISABLED");
+  variables_["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = server.Url();
+  CredentialChain chain(Variables(), HttpOptions(), &clock_, CredentialKinds::kOnlyKeys);
+  ExpectError(chain.Get(), ErrorCode::kRefused);
+  EXPECT_EQ(requests, 0);
+  EXPECT_FALSE(std::filesystem::exists(ran));
+  WriteAwsFile("credentials", "[default]\naws_access_key_id=HFAK1\naws_secret_access_key=s\n");
+  EXPECT_EQ(chain.Get().value().access_key, "HFAK1");
+}
+
 TEST_F(CredentialsTest, ALineBreakInAKeyIsRefusedAndNotShown) {
   variables_["AWS_ACCESS_KEY_ID"] = "A";
   variables_["AWS_SECRET_ACCESS_KEY"] = "s";
