@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/file.h"
 #include "store/aws_profile.h"
 #include "store/ca_file.h"
 #include "store/credential_chain.h"
@@ -16,6 +15,7 @@
 #include "store/parallel_store.h"
 #include "store/s3_store.h"
 #include "store/store_url.h"
+#include "store/token_file.h"
 
 namespace weightwire {
 namespace {
@@ -86,13 +86,9 @@ Secret HfToken(const Environment& environment) {
   } else if (const auto user = environment("HOME")) {
     path = std::filesystem::path(*user) / ".cache" / "huggingface" / "token";
   }
-  constexpr std::uint64_t kMaxTokenBytes = 4096;
-  const auto file = File::OpenForRead(path);
-  if (!file.ok()) return {};
-  const auto size = file.value().size();
-  if (!size.ok() || size.value() > kMaxTokenBytes) return {};
-  std::string token(size.value(), 0);
-  if (!file.value().ReadAt(0, {reinterpret_cast<std::uint8_t*>(token.data()), token.size()}).ok()) return {};
+  auto read = ReadTokenFile(path);
+  if (!read.ok()) return {};
+  std::string token = std::move(read.value());
   token.erase(token.find_last_not_of(" \r\n\t") + 1);
   return token.find_first_of("\r\n") == std::string::npos ? Secret(token) : Secret();
 }
