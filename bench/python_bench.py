@@ -17,7 +17,7 @@ import weightwire as ww
 from safetensors.torch import save_file
 from training import Training
 
-REPEAT = 5
+REPEAT = 9
 
 
 def memory_kib(field: str) -> int:
