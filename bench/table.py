@@ -35,6 +35,7 @@ ROWS = [
     ("`apply_s`", "", "", milliseconds("apply_s")),
     ("— times the floor", "≤ 5", "≤ 2.5", times("apply_over_read1")),
     ("— times as fast as XOR + zstd-1", "≥ 4", "", times("apply_vs_xor", 1)),
+    ("`write_s`: of applying, the writing", "", "", milliseconds("write_s")),
     ("`apply_gaps_s`", "", "", milliseconds("apply_gaps_s")),
     ("— times the floor", "≤ 2.5", "≤ 1.2", times("apply_gaps_over_read1")),
     ("`apply_cold_s`", "", "", milliseconds("apply_cold_s")),

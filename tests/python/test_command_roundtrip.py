@@ -443,7 +443,7 @@ def test_bench_codec(tmp_path):
     write_by_hand(tmp_path / "old", first)
     write_by_hand(tmp_path / "new", second)
     report = succeed_json("bench", "codec", tmp_path / "old", tmp_path / "new", "--threads", 2)
-    times = ("read2", "encode", "read1", "apply", "apply_gaps", "apply_cold", "digest")
+    times = ("read2", "encode", "read1", "apply", "write", "apply_gaps", "apply_cold", "digest")
     for name in (*times, "xor_zstd_encode", "xor_zstd_apply"):
         assert report[f"{name}_s"] > 0
     assert report["encode_over_read2"] == pytest.approx(report["encode_s"] / report["read2_s"])
