@@ -8,9 +8,11 @@
 // cache only; the first would lose what is in use.
 constexpr std::size_t kPrefetchBytes = 12288;
 
-// Units that are compared before what changed among them is taken along: so few that all of them, and their classes,
-// are still in the first cache then. With the whole chunk at once the scan takes an eighth longer.
-constexpr std::uint32_t kScanPiece = 1024;
+// Units that are compared before what changed among them is taken along. Where little is computed for each and memory
+// is what the scan waits for, so few that all of them, and their classes, are still in the first cache then: with the
+// whole chunk at once it would take an eighth longer. Others have more to compute, and lose as much by the
+// interruptions.
+constexpr std::uint32_t kScanPiece = kHasShortWay ? 1024 : kChunkUnits;
 
 // A line of each in turn: one after the other takes half as long again. `kRatio` lines of the second to one of the
 // first.
