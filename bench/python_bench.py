@@ -53,6 +53,7 @@ def publishing(training: Training, threads: int, states: list[dict], **options) 
     ):
         publisher.publish(0, states[0])
         publisher.drain()
+        os.sync()  # the anchor's pages are not written to the disk beside what is measured
         for turn in range(REPEAT):
             if len(states) == 1:
                 training.step()
