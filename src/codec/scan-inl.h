@@ -134,6 +134,7 @@ template <typename Unit, bool kShort, typename NewUnits>
 ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::uint32_t* tile_times,
                      const FoundChanges& found) {
   constexpr std::uint32_t kAtOnce = std::max<std::uint32_t>(64, kSumUnits);
+  static_assert(kScanPiece % kAtOnce == 0);  // only the chunk's last piece ends in units that are too few
   const RateSums<Unit, kShort> rate_sums(tables.rate_bytes, tables.rule);
   const RunningSum running_sum;
   const int shift = tables.rule.shift;
