@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <map>
 #include <memory>
 
 #include "codec/delta_file.h"
@@ -231,15 +232,17 @@ class DeltaEncoder {
     struct Job {
       Work* work;
       std::size_t first_tile;
-      std::shared_ptr<const ExpandedTables> tables;
+      const ExpandedTables* tables;
     };
     std::vector<Job> jobs;
+    // Many entries share a set, and of those many a scale.
+    std::map<std::pair<std::size_t, int>, const ExpandedTables> expanded;
     for (Work& work : group) {
       if (!work.coding.has_value()) continue;
-      std::shared_ptr<const ExpandedTables> tables;
+      const ExpandedTables* tables = nullptr;
       if (HasTables(work.coding->mode)) {
-        TableSet& set = sets_[work.coding->table_set];
-        tables = std::make_shared<const ExpandedTables>(set, work.coding->scale);
+        const auto [set, scale] = std::pair(work.coding->table_set, work.coding->scale);
+        tables = &expanded.try_emplace({set, scale}, sets_[set], scale).first->second;
       }
       const std::size_t tiles = work.TileCount();
       work.streams.resize(tiles);
@@ -249,7 +252,7 @@ class DeltaEncoder {
       for (std::size_t first = 0; first < tiles; first += kLanes) jobs.push_back({&work, first, tables});
     }
     return ForAll(jobs.size(), [&](std::size_t i, std::size_t worker) {
-      return EncodeJob(*jobs[i].work, jobs[i].first_tile, jobs[i].tables.get(), worker);
+      return EncodeJob(*jobs[i].work, jobs[i].first_tile, jobs[i].tables, worker);
     });
   }
 

@@ -1,6 +1,7 @@
 #include "codec/sample.h"
 
 #include <algorithm>
+#include <array>
 
 #include "codec/ask_for.h"
 #include "codec/order.h"
@@ -15,44 +16,48 @@ namespace {
 constexpr std::uint64_t kSampleUnits = 1 << 21;
 constexpr std::uint64_t kLargeRequest = 16;
 constexpr std::uint64_t kMostThinning = 256;
-constexpr std::uint64_t kLeastUnits = 1 << 14;
+constexpr std::uint64_t kLeastUnits = 1 << 13;
 constexpr std::uint64_t kPieceUnits = 1024;
 
-// Units by field, counted in several places in turn: neighbours often have the same field, and adding to a number that
-// was just written takes long.
-using FieldTallies = std::array<std::array<std::uint64_t, 256>, 8>;
+// Counts by field while pieces are looked at.
+struct Tallies {
+  // In several places in turn: neighbours often have the same field, and adding to a number that was just written takes
+  // long.
+  std::array<std::array<std::uint64_t, 256>, 8> units{};
+  std::array<std::uint64_t, 256> changed{};
+  std::array<std::size_t, 256> rows{};  // of fields with changes
+};
 
 template <typename Unit>
 void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint32_t count,
-                const ClassRule& rule, const Kernels& kernels, FieldTallies& tallies, Sample& sample) {
+                const ClassRule& rule, const Kernels& kernels, Tallies& tallies, Sample& sample) {
   const std::uint32_t mask = rule.FieldMask();
   const int shift = rule.shift;
   const auto field_at = [&](std::uint32_t i) {
     return static_cast<std::uint32_t>(LoadUnit<Unit>(old_units, i) >> shift) & mask;
   };
+  auto& units = tallies.units;
   std::uint32_t i = 0;
-  for (; i + tallies.size() <= count; i += static_cast<std::uint32_t>(tallies.size())) {
-    ++tallies[0][field_at(i)];
-    ++tallies[1][field_at(i + 1)];
-    ++tallies[2][field_at(i + 2)];
-    ++tallies[3][field_at(i + 3)];
-    ++tallies[4][field_at(i + 4)];
-    ++tallies[5][field_at(i + 5)];
-    ++tallies[6][field_at(i + 6)];
-    ++tallies[7][field_at(i + 7)];
+  for (; i + units.size() <= count; i += static_cast<std::uint32_t>(units.size())) {
+    ++units[0][field_at(i)];
+    ++units[1][field_at(i + 1)];
+    ++units[2][field_at(i + 2)];
+    ++units[3][field_at(i + 3)];
+    ++units[4][field_at(i + 4)];
+    ++units[5][field_at(i + 5)];
+    ++units[6][field_at(i + 6)];
+    ++units[7][field_at(i + 7)];
   }
-  for (; i < count; ++i) ++tallies[0][field_at(i)];
+  for (; i < count; ++i) ++units[0][field_at(i)];
 
   std::array<std::uint16_t, kChunkUnits + 64> changed;
   const std::uint32_t found = kernels.find_changed(old_units, new_units, count, sizeof(Unit), changed.data());
   for (std::uint32_t k = 0; k < found; ++k) {
-    const Unit old_unit = LoadUnit<Unit>(old_units, changed[k]);
-    const Step step = StepBetween<Unit>(old_unit, LoadUnit<Unit>(new_units, changed[k]), rule.order);
-    FieldCounts& counts = sample.fields[static_cast<std::uint32_t>(old_unit >> rule.shift) & mask];
-    const std::size_t symbol = BucketOf(step.magnitude).symbol;
-    if (counts.symbols.size() <= symbol) counts.symbols.resize(symbol + 1);
-    ++counts.symbols[symbol];
-    ++counts.changed;
+    const std::uint32_t field = field_at(changed[k]);
+    const Step step =
+        StepBetween<Unit>(LoadUnit<Unit>(old_units, changed[k]), LoadUnit<Unit>(new_units, changed[k]), rule.order);
+    if (tallies.changed[field]++ == 0) tallies.rows[field] = sample.AddRow();
+    ++sample.row(tallies.rows[field])[BucketOf(step.magnitude).symbol];
   }
   sample.changed += found;
   sample.units_sampled += count;
@@ -88,20 +93,40 @@ const std::uint8_t* UnitsOf(const NewUnits& new_units, const Pieces& pieces, std
 
 }  // namespace
 
+std::size_t Sample::AddRow() {
+  const std::size_t at = buckets_.size();
+  buckets_.resize(at + static_cast<std::size_t>(BucketCount(8 * unit_bytes)));
+  return at;
+}
+
+std::span<std::uint64_t> Sample::row(std::size_t at) {
+  return std::span(buckets_).subspan(at, static_cast<std::size_t>(BucketCount(8 * unit_bytes)));
+}
+
+std::span<const std::uint64_t> Sample::buckets_of(const FieldCounts& counts) const {
+  if (counts.changed == 0) return {};
+  return std::span(buckets_).subspan(counts.row, static_cast<std::size_t>(BucketCount(8 * unit_bytes)));
+}
+
 void Sample::Add(const Sample& other) {
+  WW_CHECK(unit_bytes == other.unit_bytes);
   const std::uint64_t weight =
       other.units_sampled == 0 ? 1 : std::max<std::uint64_t>(1, other.units / other.units_sampled);
   complete = complete && other.complete;
   units += other.units;
   units_sampled += other.units_sampled * weight;
   changed += other.changed * weight;
-  for (std::size_t f = 0; f < fields.size(); ++f) {
-    const FieldCounts& from = other.fields[f];
-    FieldCounts& to = fields[f];
-    to.units += from.units * weight;
-    to.changed += from.changed * weight;
-    if (to.symbols.size() < from.symbols.size()) to.symbols.resize(from.symbols.size());
-    for (std::size_t s = 0; s < from.symbols.size(); ++s) to.symbols[s] += from.symbols[s] * weight;
+  auto to = fields.begin();
+  for (const FieldCounts& from : other.fields) {
+    to = std::lower_bound(to, fields.end(), from.field, [](const FieldCounts& a, int b) { return a.field < b; });
+    if (to == fields.end() || to->field != from.field) to = fields.insert(to, {from.field, 0, 0, 0});
+    to->units += from.units * weight;
+    if (from.changed == 0) continue;
+    if (to->changed == 0) to->row = AddRow();
+    to->changed += from.changed * weight;
+    const std::span<const std::uint64_t> buckets = other.buckets_of(from);
+    const std::span<std::uint64_t> sum = row(to->row);
+    for (std::size_t b = 0; b < buckets.size(); ++b) sum[b] += buckets[b] * weight;
   }
 }
 
@@ -131,7 +156,7 @@ Sample TakeSample(const std::uint8_t* old_units, NewUnits new_units, std::uint64
   Sample sample;
   sample.unit_bytes = unit_bytes;
   sample.units = units;
-  FieldTallies tallies{};
+  Tallies tallies;
   const Pieces pieces(units, thinning);
   sample.complete = pieces.complete();
   WithUnit(unit_bytes, [&]<typename Unit>() {
@@ -144,8 +169,11 @@ Sample TakeSample(const std::uint8_t* old_units, NewUnits new_units, std::uint64
                        pieces.size(k), rule, kernels, tallies, sample);
     }
   });
-  for (const auto& tally : tallies) {
-    for (std::size_t field = 0; field < tally.size(); ++field) sample.fields[field].units += tally[field];
+  for (std::size_t field = 0; field < tallies.changed.size(); ++field) {
+    std::uint64_t of_field = 0;
+    for (const auto& part : tallies.units) of_field += part[field];
+    if (of_field == 0) continue;
+    sample.fields.push_back({static_cast<std::uint8_t>(field), of_field, tallies.changed[field], tallies.rows[field]});
   }
   return sample;
 }

@@ -5,8 +5,8 @@
 // looked at depends on sizes alone, so the bytes of a delta do not depend on the machine.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "codec/kernels.h"
@@ -15,24 +15,35 @@
 
 namespace weightwire {
 
-// Counts for the units of one class field value.
+// Counts for the units of one value of the class field.
 struct FieldCounts {
+  std::uint8_t field = 0;
   std::uint64_t units = 0;
   std::uint64_t changed = 0;
-  std::vector<std::uint64_t> symbols;  // changed units by magnitude bucket
+  std::size_t row = 0;  // for Sample
 };
 
+// A few kilobytes: only fields that occur take any.
 struct Sample {
   int unit_bytes = 2;
   std::uint64_t units = 0;  // of the entry
   std::uint64_t units_sampled = 0;
-  std::uint64_t changed = 0;  // among the sampled
-  std::array<FieldCounts, 256> fields;
+  std::uint64_t changed = 0;        // among the sampled
+  bool complete = true;             // every unit was looked at: what was not seen does not occur
+  std::vector<FieldCounts> fields;  // that occur, ascending
 
-  bool complete = true;  // every unit was looked at: what was not seen does not occur
+  // The changed units of a field by magnitude bucket; empty if there are none.
+  [[nodiscard]] std::span<const std::uint64_t> buckets_of(const FieldCounts& counts) const;
 
   // Counts another sample's units too, those of a part with the weight of the whole.
   void Add(const Sample& other);
+
+  // For counting: the row of a field that has changes, all 0 at first. The next call may move it.
+  std::size_t AddRow();
+  [[nodiscard]] std::span<std::uint64_t> row(std::size_t at);
+
+ private:
+  std::vector<std::uint64_t> buckets_;
 };
 
 // One unit in how many is to be looked at, given how many there are in all entries: small requests can afford a close

@@ -5,6 +5,8 @@
 #include <bit>
 #include <limits>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <tuple>
 
 #include "base/bytes.h"
@@ -55,23 +57,33 @@ constexpr RateCosts kRateCosts = MakeRateCosts();
 constexpr std::uint64_t kFewUnits = std::uint64_t{1} << 38;
 static_assert(RateOf(kMaxRateCode) < (1u << 25) && (std::uint64_t{31} << kCostBits) < (1u << 25));
 
-struct ClassCounts {
-  std::uint64_t units = 0;
-  std::uint64_t changed = 0;
-  std::vector<std::uint64_t> symbols;
-};
-using Classes = std::array<ClassCounts, kClassCount>;
+// A sample's counts by the classes of a rule. In those for dense tables unchanged units have the symbol 0.
+struct Classes {
+  bool dense = false;
+  std::size_t alphabet = 0;
+  std::array<std::uint64_t, kClassCount> units{};
+  std::array<std::uint64_t, kClassCount> changed{};
+  std::vector<std::uint64_t> symbols;  // class after class
 
-Classes InClasses(const Sample& sample, const ClassRule& rule) {
+  [[nodiscard]] std::span<const std::uint64_t> symbols_of(std::size_t c) const {
+    return std::span(symbols).subspan(c * alphabet, alphabet);
+  }
+};
+
+Classes InClasses(const Sample& sample, const ClassRule& rule, bool dense) {
   Classes classes;
-  for (std::uint32_t field = 0; field < 256; ++field) {
-    const FieldCounts& from = sample.fields[field];
-    if (from.units == 0) continue;
-    ClassCounts& to = classes[rule.ClassOfField(field)];
-    to.units += from.units;
-    to.changed += from.changed;
-    if (to.symbols.size() < from.symbols.size()) to.symbols.resize(from.symbols.size());
-    for (std::size_t s = 0; s < from.symbols.size(); ++s) to.symbols[s] += from.symbols[s];
+  classes.dense = dense;
+  const std::size_t first_bucket = dense ? 1 : 0;
+  classes.alphabet = static_cast<std::size_t>(BucketCount(8 * sample.unit_bytes)) + first_bucket;
+  classes.symbols.resize(kClassCount * classes.alphabet);
+  for (const FieldCounts& from : sample.fields) {
+    const std::size_t c = rule.ClassOfField(from.field);
+    classes.units[c] += from.units;
+    classes.changed[c] += from.changed;
+    std::uint64_t* const symbols = classes.symbols.data() + c * classes.alphabet;
+    if (dense) symbols[0] += from.units - from.changed;
+    const std::span<const std::uint64_t> buckets = sample.buckets_of(from);
+    for (std::size_t b = 0; b < buckets.size(); ++b) symbols[first_bucket + b] += buckets[b];
   }
   return classes;
 }
@@ -79,9 +91,9 @@ Classes InClasses(const Sample& sample, const ClassRule& rule) {
 // The window of classes begins where less than one change in 128 lies below: above, rates halve with every class.
 std::uint8_t LowestField(const Sample& sample) {
   std::uint64_t below = 0;
-  for (std::uint32_t field = 0; field < 256; ++field) {
-    below += sample.fields[field].changed;
-    if (below * 128 > sample.changed) return static_cast<std::uint8_t>(field);
+  for (const FieldCounts& counts : sample.fields) {
+    below += counts.changed;
+    if (below * 128 > sample.changed) return counts.field;
   }
   return 0;
 }
@@ -92,19 +104,25 @@ Sum PositionCost(std::uint64_t units, std::uint64_t changed, int code) {
   return Sum{units - changed} * kRateCosts.passed[at] + Sum{changed} * kRateCosts.change[at];
 }
 
-// The least of cost_of(number) for numbers first .. last; of equal ones the first.
+// Where cost_of(number) is least for numbers first .. last; of equal ones the first. It falls towards that from both
+// sides, so a look at every eighth tells about where.
 template <typename CostOf>
 int Cheapest(int first, int last, const CostOf& cost_of) {
-  int best = first;
-  auto best_cost = cost_of(first);
-  for (int number = first + 1; number <= last; ++number) {
-    const auto cost = cost_of(number);
-    if (cost < best_cost) {
-      best_cost = cost;
-      best = number;
+  constexpr int kStride = 8;
+  const auto least = [&](int begin, int end, int stride) {
+    int best = begin;
+    auto best_cost = cost_of(begin);
+    for (int number = begin + stride; number <= end; number += stride) {
+      const auto cost = cost_of(number);
+      if (cost < best_cost) {
+        best_cost = cost;
+        best = number;
+      }
     }
-  }
-  return best;
+    return best;
+  };
+  const int about = least(first, last, kStride);
+  return least(std::max(first, about - kStride + 1), std::min(last, about + kStride - 1), 1);
 }
 
 // Counts of a part are counts of the whole with half an event more on either side: nothing is impossible.
@@ -123,12 +141,10 @@ void ChooseRates(const Classes& classes, bool complete, TableSet& set) {
   constexpr int kHalf = 8;  // codes for half the rate
   int code = -1;
   for (int c = 0; c < kClassCount; ++c) {
-    if (classes[c].units != 0) {
-      if (code < 0) {
-        code = BestRateCode(classes[c].units, classes[c].changed, complete);
-        for (int lower = 0; lower < c; ++lower) set.rate_codes[lower] = static_cast<std::uint8_t>(code);
-      }
-      code = BestRateCode(classes[c].units, classes[c].changed, complete);
+    if (classes.units[c] != 0) {
+      const bool first = code < 0;
+      code = BestRateCode(classes.units[c], classes.changed[c], complete);
+      for (int lower = 0; first && lower < c; ++lower) set.rate_codes[lower] = static_cast<std::uint8_t>(code);
     } else if (code >= 0) {
       code = std::max(0, code - kHalf);
     }
@@ -137,13 +153,8 @@ void ChooseRates(const Classes& classes, bool complete, TableSet& set) {
 }
 
 void ChooseUniformRate(const Classes& classes, bool complete, TableSet& set) {
-  std::uint64_t units = 0;
-  std::uint64_t changed = 0;
-  for (const ClassCounts& counts : classes) {
-    units += counts.units;
-    changed += counts.changed;
-  }
-  set.uniform = true;
+  const std::uint64_t units = std::accumulate(classes.units.begin(), classes.units.end(), std::uint64_t{0});
+  const std::uint64_t changed = std::accumulate(classes.changed.begin(), classes.changed.end(), std::uint64_t{0});
   set.rate_codes.fill(static_cast<std::uint8_t>(BestRateCode(units, changed, complete)));
 }
 
@@ -159,7 +170,7 @@ std::uint8_t WeightCode(std::uint64_t count, std::uint64_t largest) {
   return static_cast<std::uint8_t>(code + 1);
 }
 
-SymbolWeights WeightsOf(const std::vector<std::uint64_t>& counts, bool complete) {
+SymbolWeights WeightsOf(std::span<const std::uint64_t> counts, bool complete) {
   SymbolWeights weights;
   weights.tail = !complete;
   std::size_t size = counts.size();
@@ -177,89 +188,123 @@ SymbolWeights WeightsOf(const std::vector<std::uint64_t>& counts, bool complete)
   return weights;
 }
 
-Cost SymbolCost(const std::vector<std::uint64_t>& counts, const SymbolWeights& weights, int alphabet, bool dense) {
-  const std::vector<std::uint32_t> widths = NormalizedWidths(weights, alphabet);
-  Cost cost = 0;
-  for (std::size_t s = 0; s < counts.size(); ++s) {
-    if (counts[s] == 0) continue;
-    if (widths[s] == 0) return kImpossible;
-    const int bucket = static_cast<int>(s) - (dense ? 1 : 0);
+// What each symbol of a class costs.
+class SymbolPrices {
+ public:
+  SymbolPrices(const SymbolWeights& weights, int alphabet, bool dense)
+      : widths_(NormalizedWidths(weights, alphabet)), first_bucket_(dense ? 1 : 0) {}
+
+  [[nodiscard]] std::uint64_t Of(std::size_t symbol) const {
+    if (widths_[symbol] == 0) return kNever;
+    const int bucket = static_cast<int>(symbol) - first_bucket_;
     const std::uint64_t raw_bits = bucket < 0 ? 0 : 1 + static_cast<std::uint64_t>(BucketExtraBits(bucket));
-    cost += Cost{counts[s]} * ((std::uint64_t{16} << kCostBits) - Log2(widths[s]) + (raw_bits << kCostBits));
+    return ((16 + raw_bits) << kCostBits) - Log2(widths_[symbol]);
+  }
+  static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+
+ private:
+  std::vector<std::uint32_t> widths_;
+  int first_bucket_;
+};
+
+// price_of(class, symbol) is only asked for what occurs.
+template <typename PriceOf>
+Cost SymbolCost(const Classes& classes, const PriceOf& price_of) {
+  Cost cost = 0;
+  for (std::size_t c = 0; c < kClassCount; ++c) {
+    const std::span<const std::uint64_t> counts = classes.symbols_of(c);
+    for (std::size_t s = 0; s < counts.size(); ++s) {
+      if (counts[s] == 0) continue;
+      const std::uint64_t price = price_of(c, s);
+      if (price == SymbolPrices::kNever) return kImpossible;
+      cost += Cost{counts[s]} * price;
+    }
   }
   return cost;
 }
 
-// In a dense set unchanged units have the symbol 0.
-Classes WithUnchanged(Classes classes) {
-  for (ClassCounts& counts : classes) {
-    if (counts.units == 0) continue;
-    counts.symbols.insert(counts.symbols.begin(), counts.units - counts.changed);
-  }
-  return classes;
+Cost SymbolCost(const Classes& classes, const TableSet& set) {
+  std::vector<SymbolPrices> prices;
+  prices.reserve(kClassCount);
+  for (const SymbolWeights& weights : set.symbols) prices.emplace_back(weights, set.AlphabetSize(), set.dense);
+  return SymbolCost(classes, [&](std::size_t c, std::size_t s) { return prices[c].Of(s); });
 }
 
-// What a sampled entry costs with given tables, scaled up to all of it.
-Cost CostWith(const Sample& sample, const TableSet& set, int scale) {
-  Classes classes = InClasses(sample, set.rule);
-  if (set.dense) classes = WithUnchanged(std::move(classes));
+Cost PositionCost(const Classes& classes, const TableSet& set, int scale) {
+  if (set.dense) return 0;
   Cost cost = 0;
-  for (int c = 0; c < kClassCount; ++c) {
-    if (!set.dense) {
-      cost +=
-          PositionCost(classes[c].units, classes[c].changed, std::clamp(set.rate_codes[c] + scale, 0, kMaxRateCode));
-    }
-    const Cost symbols = SymbolCost(classes[c].symbols, set.symbols[c], set.AlphabetSize(), set.dense);
-    if (symbols == kImpossible) return kImpossible;
-    cost += symbols;
+  for (std::size_t c = 0; c < kClassCount; ++c) {
+    cost += PositionCost(classes.units[c], classes.changed[c], std::clamp(set.rate_codes[c] + scale, 0, kMaxRateCode));
   }
-  return sample.units_sampled == 0 ? 0 : cost * sample.units / sample.units_sampled;
+  return cost;
 }
 
-int BestScale(const Sample& sample, const TableSet& set) {
+// What costs so much in the sample, scaled up to all of the entry.
+Cost OfAll(const Sample& sample, Cost position_cost, Cost symbol_cost) {
+  if (symbol_cost == kImpossible) return kImpossible;
+  return sample.units_sampled == 0 ? 0 : (position_cost + symbol_cost) * sample.units / sample.units_sampled;
+}
+
+// The scale at which the set's rates cost least.
+int BestScale(const Classes& classes, const TableSet& set, bool few) {
   // Units and changes by rate code: classes may have the same one, and many have no units.
   struct Counts {
     std::uint64_t units = 0;
     std::uint64_t changed = 0;
     int code = 0;
   };
-  std::vector<Counts> by_code;
-  for (std::uint32_t field = 0; field < 256; ++field) {
-    const FieldCounts& from = sample.fields[field];
-    if (from.units == 0) continue;
-    const int code = set.rate_codes[set.rule.ClassOfField(field)];
-    auto at = std::find_if(by_code.begin(), by_code.end(), [&](const Counts& counts) { return counts.code == code; });
-    if (at == by_code.end()) at = by_code.insert(at, {0, 0, code});
-    at->units += from.units;
-    at->changed += from.changed;
+  std::array<Counts, kClassCount> by_code;
+  std::size_t codes = 0;
+  for (std::size_t c = 0; c < kClassCount; ++c) {
+    if (classes.units[c] == 0) continue;
+    std::size_t at = 0;
+    while (at < codes && by_code[at].code != set.rate_codes[c]) ++at;
+    if (at == codes) by_code[codes++].code = set.rate_codes[c];
+    by_code[at].units += classes.units[c];
+    by_code[at].changed += classes.changed[c];
   }
   const auto best = [&]<typename Sum>(Sum) {
     return Cheapest(-kMaxScale, kMaxScale, [&](int scale) {
       Sum cost = 0;
-      for (const Counts& counts : by_code) {
+      for (const Counts& counts : std::span(by_code).first(codes)) {
         cost += PositionCost<Sum>(counts.units, counts.changed, std::clamp(counts.code + scale, 0, kMaxRateCode));
       }
       return cost;
     });
   };
-  return sample.units_sampled < kFewUnits ? best(std::uint64_t{}) : best(Cost{});
+  return few ? best(std::uint64_t{}) : best(Cost{});
 }
 
 enum class Kind : std::uint8_t { kConditioned, kUniform, kDense };
 constexpr std::size_t kKinds = 3;
 
-TableSet BuildSet(const Sample& sample, ClassRule rule, Kind kind) {
+// The rule with the window of classes that suits the sample.
+ClassRule WithWindow(ClassRule rule, const Sample& sample) {
+  if (rule.bits > 4) rule.lowest = LowestField(sample);
+  return rule;
+}
+
+// A set for these counts, but for its rates.
+TableSet SetWithSymbols(const Classes& classes, const ClassRule& rule, const Sample& sample) {
   TableSet set;
   set.unit_bits = 8 * sample.unit_bytes;
-  set.dense = kind == Kind::kDense;
+  set.dense = classes.dense;
   set.rule = rule;
-  if (rule.bits > 4) set.rule.lowest = LowestField(sample);
-  const bool complete = sample.complete;
-  Classes classes = InClasses(sample, set.rule);
+  for (std::size_t c = 0; c < kClassCount; ++c) set.symbols[c] = WeightsOf(classes.symbols_of(c), sample.complete);
+  return set;
+}
+
+void SetRates(const Classes& classes, bool complete, Kind kind, TableSet& set) {
+  set.uniform = kind == Kind::kUniform;
   if (kind == Kind::kConditioned) ChooseRates(classes, complete, set);
   if (kind == Kind::kUniform) ChooseUniformRate(classes, complete, set);
-  if (set.dense) classes = WithUnchanged(std::move(classes));
-  for (int c = 0; c < kClassCount; ++c) set.symbols[c] = WeightsOf(classes[c].symbols, complete);
+}
+
+TableSet BuildSet(const Sample& sample, ClassRule rule, Kind kind) {
+  rule = WithWindow(rule, sample);
+  const Classes classes = InClasses(sample, rule, kind == Kind::kDense);
+  TableSet set = SetWithSymbols(classes, rule, sample);
+  SetRates(classes, sample.complete, kind, set);
   return set;
 }
 
@@ -272,13 +317,13 @@ Cost TableCost(const TableSet& set) {
 
 // Tables made from a part fit that part better than the rest: by about half a bit for each of their numbers, and the
 // rest worse by as much. Without this, entries would get tables of their own for nothing.
-Cost OverfitCost(const Sample& sample, const TableSet& set) {
+Cost OverfitCost(const Sample& sample, const Classes& classes) {
   if (sample.complete || sample.units_sampled == 0) return 0;
   std::uint64_t numbers = 0;
-  for (const ClassCounts& counts : InClasses(sample, set.rule)) {
-    numbers += counts.units != 0 ? 1 : 0;
-    numbers += static_cast<std::uint64_t>(
-        std::count_if(counts.symbols.begin(), counts.symbols.end(), [](std::uint64_t n) { return n != 0; }));
+  for (std::size_t c = 0; c < kClassCount; ++c) {
+    numbers += classes.units[c] != 0 ? 1 : 0;
+    const std::span<const std::uint64_t> buckets = classes.symbols_of(c).subspan(classes.dense ? 1 : 0);
+    numbers += buckets.size() - static_cast<std::uint64_t>(std::count(buckets.begin(), buckets.end(), 0));
   }
   return ((Cost{3} * numbers) << kCostBits) / 2 * sample.units / sample.units_sampled;
 }
@@ -307,7 +352,8 @@ Cost GapsCost(const Sample& sample) {
   bytes += (sample.changed + 1) / 2;
   // Magnitudes of bucket b are at most 2^(b / 2 + 1). The short ones end in bucket 5.
   for (const FieldCounts& field : sample.fields) {
-    for (std::size_t b = 5; b < field.symbols.size(); ++b) bytes += field.symbols[b] * ((b / 2 + 1 + 6) / 7);
+    const std::span<const std::uint64_t> buckets = sample.buckets_of(field);
+    for (std::size_t b = 5; b < buckets.size(); ++b) bytes += buckets[b] * ((b / 2 + 1 + 6) / 7);
   }
   const Cost all = Cost{bytes} * sample.units / sample.units_sampled;
   const Cost heads = 2 * (1 + 2 * all / kGapTileBytes);
@@ -319,8 +365,22 @@ struct Option {
   Cost cost = kImpossible;
   EntryMode mode = EntryMode::kWhole;
   int scale = 0;
-  std::optional<std::size_t> shared;  // an index into the sets …
-  TableSet own;                       // … or tables of its own
+  std::optional<std::size_t> shared;    // an index into the sets …
+  std::shared_ptr<const TableSet> own;  // … or tables of its own
+};
+
+// A set that entries may share, and what its symbols cost.
+struct SharedSet {
+  TableSet set;
+  std::vector<std::uint64_t> prices;  // class after class
+
+  explicit SharedSet(TableSet made) : set(std::move(made)) {
+    const auto alphabet = static_cast<std::size_t>(set.AlphabetSize());
+    for (const SymbolWeights& weights : set.symbols) {
+      const SymbolPrices of_class(weights, set.AlphabetSize(), set.dense);
+      for (std::size_t s = 0; s < alphabet; ++s) prices.push_back(of_class.Of(s));
+    }
+  }
 };
 
 class Chooser {
@@ -331,18 +391,13 @@ class Chooser {
 
   // Tables for entries that may share them: units of one width, classes by one rule.
   void AddShared(const Sample& merged, ClassRule rule) {
-    conditioned_.reset();
-    uniform_.reset();
-    dense_.reset();
-    const bool many = merged.changed * 4 > merged.units_sampled;
-    if (Wants(CodingRequest::kConditioned) && rule.bits != 0) conditioned_ = BuildSet(merged, rule, Kind::kConditioned);
-    if (Wants(CodingRequest::kUniform) || (Wants(CodingRequest::kConditioned) && rule.bits == 0)) {
-      uniform_ = BuildSet(merged, rule, Kind::kUniform);
-    }
-    if (request_ == CodingRequest::kDense || (request_ == CodingRequest::kSmallest && many)) {
-      dense_ = BuildSet(merged, rule, Kind::kDense);
-    }
+    for (std::optional<SharedSet>& shared : shared_) shared.reset();
     shared_index_.fill(std::nullopt);
+    const auto add = [&](Kind kind) { shared_[static_cast<std::size_t>(kind)].emplace(BuildSet(merged, rule, kind)); };
+    const bool many = merged.changed * 4 > merged.units_sampled;
+    if (Wants(CodingRequest::kConditioned) && rule.bits != 0) add(Kind::kConditioned);
+    if (Wants(CodingRequest::kUniform) || (Wants(CodingRequest::kConditioned) && rule.bits == 0)) add(Kind::kUniform);
+    if (request_ == CodingRequest::kDense || (request_ == CodingRequest::kSmallest && many)) add(Kind::kDense);
   }
 
   // Codings of the entries that AddShared was told of.
@@ -375,17 +430,16 @@ class Chooser {
   Weighed Weigh(const SampledEntry& entry) const {
     Weighed weighed;
     weighed.bare.cost = Cost{entry.sample.units} * static_cast<unsigned>(8 * entry.sample.unit_bytes) << kCostBits;
-    if (request_ != CodingRequest::kWhole && GapsCost(entry.sample) < weighed.bare.cost) {
-      weighed.bare.cost = GapsCost(entry.sample);
-      weighed.bare.mode = EntryMode::kGaps;
+    if (request_ != CodingRequest::kWhole) {
+      const Cost gaps = GapsCost(entry.sample);
+      if (gaps < weighed.bare.cost) weighed.bare = {gaps, EntryMode::kGaps, 0, std::nullopt, nullptr};
     }
     if (request_ == CodingRequest::kSmallest || request_ == CodingRequest::kWhole) weighed.alone = weighed.bare;
     weighed.best = weighed.alone;
     weighed.without_own = weighed.alone;
     // Uniform first: of two equal ones the faster is taken.
-    Try(entry, uniform_, Kind::kUniform, weighed);
-    Try(entry, conditioned_, Kind::kConditioned, weighed);
-    Try(entry, dense_, Kind::kDense, weighed);
+    Try(entry, std::array{Kind::kUniform, Kind::kConditioned}, weighed);
+    Try(entry, std::array{Kind::kDense}, weighed);
     WW_CHECK(weighed.best.cost != kImpossible);
     return weighed;
   }
@@ -400,7 +454,7 @@ class Chooser {
       used = true;
       gain += entry.alone.cost - entry.best.cost;
     }
-    if (!used || gain >= TableCost(*SharedSet(kind))) return;
+    if (!used || gain >= TableCost(shared_[kind]->set)) return;
     for (Weighed& entry : weighed) {
       if (entry.best.shared == kind) entry.best = entry.alone;
     }
@@ -426,24 +480,47 @@ class Chooser {
     coding.tile_log2 = TileLog2(option.cost, std::max<std::uint64_t>(1, sample.units), tile_bytes);
     if (option.mode == EntryMode::kDense) coding.tile_log2 = std::min(coding.tile_log2, kMaxDenseTileLog2);
     if (HasTables(option.mode)) {
-      coding.table_set = option.shared.has_value() ? Shared(*option.shared) : Own(option.own);
+      coding.table_set = option.shared.has_value() ? Shared(*option.shared) : Own(*option.own);
     }
     return coding;
   }
 
-  void Try(const SampledEntry& entry, const std::optional<TableSet>& shared, Kind kind, Weighed& weighed) const {
-    if (!shared.has_value()) return;
-    const EntryMode mode = kind == Kind::kDense ? EntryMode::kDense : EntryMode::kSparse;
-    const int scale = kind == Kind::kDense ? 0 : BestScale(entry.sample, *shared);
-    const Cost with_shared = CostWith(entry.sample, *shared, scale) + kNamingCost;
-    const Option sharing{with_shared, mode, scale, static_cast<std::size_t>(kind), {}};
-    if (with_shared < weighed.best.cost) weighed.best = sharing;
-    if (with_shared < weighed.without_own.cost) weighed.without_own = sharing;
-    TableSet own = BuildSet(entry.sample, entry.rule, kind);
-    const Cost with_own =
-        CostWith(entry.sample, own, 0) + kNamingCost + TableCost(own) + OverfitCost(entry.sample, own);
-    if (with_own < weighed.alone.cost) weighed.alone = {with_own, mode, 0, std::nullopt, std::move(own)};
-    if (with_own < weighed.best.cost) weighed.best = weighed.alone;
+  // All dense or none of them: then they differ in their rates only, and classes and symbols are counted once.
+  void Try(const SampledEntry& entry, std::span<const Kind> kinds, Weighed& weighed) const {
+    const Sample& sample = entry.sample;
+    std::optional<Classes> by_shared;
+    std::optional<Classes> by_own;
+    Cost shared_symbols = 0;
+    Cost own_symbols = 0;
+    TableSet own;
+    for (const Kind kind : kinds) {
+      const std::optional<SharedSet>& shared = shared_[static_cast<std::size_t>(kind)];
+      if (!shared.has_value()) continue;
+      const bool dense = kind == Kind::kDense;
+      if (!by_shared.has_value()) {
+        by_shared = InClasses(sample, shared->set.rule, dense);
+        shared_symbols = SymbolCost(
+            *by_shared, [&](std::size_t c, std::size_t s) { return shared->prices[c * by_shared->alphabet + s]; });
+        const ClassRule rule = WithWindow(entry.rule, sample);
+        by_own = InClasses(sample, rule, dense);
+        own = SetWithSymbols(*by_own, rule, sample);
+        own_symbols = SymbolCost(*by_own, own);
+      }
+      const EntryMode mode = dense ? EntryMode::kDense : EntryMode::kSparse;
+      const int scale = dense ? 0 : BestScale(*by_shared, shared->set, sample.units_sampled < kFewUnits);
+      const Cost with_shared =
+          OfAll(sample, PositionCost(*by_shared, shared->set, scale), shared_symbols) + kNamingCost;
+      const Option sharing{with_shared, mode, scale, static_cast<std::size_t>(kind), nullptr};
+      if (with_shared < weighed.best.cost) weighed.best = sharing;
+      if (with_shared < weighed.without_own.cost) weighed.without_own = sharing;
+      SetRates(*by_own, sample.complete, kind, own);
+      const Cost with_own = OfAll(sample, PositionCost(*by_own, own, 0), own_symbols) + kNamingCost + TableCost(own) +
+                            OverfitCost(sample, *by_own);
+      if (with_own < weighed.alone.cost) {
+        weighed.alone = {with_own, mode, 0, std::nullopt, std::make_shared<const TableSet>(own)};
+      }
+      if (with_own < weighed.best.cost) weighed.best = weighed.alone;
+    }
   }
 
   std::size_t Own(const TableSet& set) {
@@ -462,23 +539,16 @@ class Chooser {
   std::size_t Shared(std::size_t kind) {
     std::optional<std::size_t>& index = shared_index_[kind];
     if (!index.has_value()) {
-      index = Append(*SharedSet(kind));
+      index = Append(shared_[kind]->set);
     }
     return *index;
-  }
-
-  [[nodiscard]] const std::optional<TableSet>& SharedSet(std::size_t kind) const {
-    const std::array<const std::optional<TableSet>*, kKinds> by_kind = {&conditioned_, &uniform_, &dense_};
-    return *by_kind[kind];
   }
 
   CodingRequest request_;
   std::size_t sets_left_;
   std::size_t own_left_;  // no more than sets_left_
   std::vector<TableSet>& sets_;
-  std::optional<TableSet> conditioned_;
-  std::optional<TableSet> uniform_;
-  std::optional<TableSet> dense_;
+  std::array<std::optional<SharedSet>, kKinds> shared_;  // by kind
   std::array<std::optional<std::size_t>, kKinds> shared_index_;
 };
 
@@ -526,7 +596,9 @@ std::span<const ClassRule> CandidateRules(DType dtype) {
 std::uint64_t EstimateBits(const SampledEntry& entry) {
   const Kind kind = entry.rule.bits == 0 ? Kind::kUniform : Kind::kConditioned;
   const TableSet set = BuildSet(entry.sample, entry.rule, kind);
-  return static_cast<std::uint64_t>((CostWith(entry.sample, set, 0) + TableCost(set)) >> kCostBits);
+  const Classes classes = InClasses(entry.sample, set.rule, set.dense);
+  const Cost cost = OfAll(entry.sample, PositionCost(classes, set, 0), SymbolCost(classes, set));
+  return static_cast<std::uint64_t>((cost + TableCost(set)) >> kCostBits);
 }
 
 Coding GapsCoding(const ChangeCount& counted) {
