@@ -4,6 +4,7 @@ unless it must be."""
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,21 +55,31 @@ def is_torch_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_dense(tensor: Any) -> bool:
+    """Whether a torch tensor's elements lie in its memory, so many apart: not those of a sparse one."""
+    return bool(tensor.layout == _torch().strided)
+
+
 def place_of(value: Any) -> tuple[Any, ...] | None:
     """Equal for arrays that are the same elements of the same memory; None if it is not known, or there are none."""
     if is_torch_tensor(value):
-        if str(value.layout) != "torch.strided" or value.numel() == 0 or value.device.type == "meta":
+        if not is_dense(value) or value.numel() == 0 or value.device.type == "meta":
             return None
         seen_as = (value.dtype, value.is_conj(), value.is_neg())
-        return (value.device, value.data_ptr(), seen_as, tuple(value.shape), value.stride())
+        return (value.device, value.data_ptr(), seen_as, value.shape, value.stride())
     if isinstance(value, np.ndarray) and value.size > 0:
         return ("host", value.__array_interface__["data"][0], value.dtype, value.shape, value.strides)
     return None
 
 
+@lru_cache(maxsize=256)
+def _name_of(dtype: Any) -> str | None:
+    return _NUMPY_TYPES.get(str(dtype).removeprefix("torch."))
+
+
 def dtype_name(name: str, array: Any) -> str:
     """The type of a torch tensor or a numpy array, as safetensors calls it."""
-    known = _NUMPY_TYPES.get(str(array.dtype).removeprefix("torch."))
+    known = _name_of(array.dtype)
     if known is None:
         raise InvalidArgumentError(f"'{name}' has the type {array.dtype}, which no checkpoint can hold")
     return known
@@ -104,7 +115,7 @@ def _torch_bits(name: str, tensor: Any, *, writable: bool) -> Bits:
     dtype = dtype_name(name, tensor)
     if tensor.device.type == "meta":
         raise InvalidArgumentError(f"'{name}' is on the meta device: it has no data")
-    if str(tensor.layout) != "torch.strided":
+    if not is_dense(tensor):
         raise InvalidArgumentError(f"'{name}' is a {tensor.layout} tensor, which no checkpoint can hold: make it dense")
     if writable and (tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg()):
         raise InvalidArgumentError(f"'{name}' cannot be followed into: it must be contiguous and in host memory")

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from weightwire import _core, _pieces
-from weightwire._arrays import as_numpy, bits_of, dtype_name, is_torch_tensor, named_dtype, numpy_dtype
+from weightwire._arrays import as_numpy, bits_of, dtype_name, is_dense, is_torch_tensor, named_dtype, numpy_dtype
 from weightwire.errors import InvalidArgumentError
 
 Item = tuple[str, str, tuple[int, ...], Any]
@@ -127,11 +127,12 @@ def _plain(name: str, value: Any) -> Any:
     """Such that its elements are what lies in its memory, a whole number of elements apart; a copy where they are
     not."""
     if is_torch_tensor(value):
-        if str(value.layout) != "torch.strided":
+        if not is_dense(value):
             raise InvalidArgumentError(
                 f"'{name}' is a {value.layout} tensor, which no checkpoint can hold: make it dense"
             )
-        return value.detach().resolve_conj().resolve_neg()
+        value = value.detach()
+        return value.resolve_conj().resolve_neg() if value.is_conj() or value.is_neg() else value
     if not hasattr(value, "__dlpack__"):
         value = as_numpy(name, value)
     if isinstance(value, np.ndarray) and any(stride % max(1, value.itemsize) for stride in value.strides):

@@ -89,6 +89,8 @@ _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 
 def _plain_name(name: str) -> str:
     """Without what torch.compile and activation checkpointing put into names, of the whole model or of a layer."""
+    if not any(wrapper in name for wrapper in _WRAPPERS):
+        return name
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 

@@ -44,7 +44,7 @@ TensorSpec BytesEntry(const char* name, std::uint64_t size) { return {name, DTyp
 
 }  // namespace
 
-Result<std::vector<std::uint8_t>> AssembleDeltaFile(const DeltaFileParts& parts) {
+Result<UnsealedDelta> AssembleDeltaFile(const DeltaFileParts& parts) {
   WW_RETURN_IF_ERROR(CheckLimits(parts));
   std::vector<std::uint8_t> index(kHashBytes);
   ByteWriter index_writer(index);
@@ -66,9 +66,13 @@ Result<std::vector<std::uint8_t>> AssembleDeltaFile(const DeltaFileParts& parts)
   writer.Bytes(index);
   writer.Bytes(tables);
   for (const auto& piece : parts.payload) writer.Bytes(piece);
-  const Sha256Digest hash = HashAround(file, hash_offset);
-  std::copy(hash.begin(), hash.end(), file.begin() + static_cast<std::ptrdiff_t>(hash_offset));
-  return file;
+  return UnsealedDelta(std::move(file), hash_offset);
+}
+
+std::vector<std::uint8_t> UnsealedDelta::Seal() && {
+  const Sha256Digest hash = HashAround(file_, hash_offset_);
+  std::copy(hash.begin(), hash.end(), file_.begin() + static_cast<std::ptrdiff_t>(hash_offset_));
+  return std::move(file_);
 }
 
 Result<DeltaFile> DeltaFile::Parse(std::span<const std::uint8_t> bytes) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -21,8 +22,25 @@ struct DeltaFileParts {
   std::vector<std::span<const std::uint8_t>> payload;
 };
 
+// A file that is complete but for its hash, which of a large one takes a while. Nobody can read it until it is sealed.
+class UnsealedDelta {
+ public:
+  UnsealedDelta() = default;
+  // REQUIRES: `file` has room for the hash at hash_offset.
+  UnsealedDelta(std::vector<std::uint8_t> file, std::size_t hash_offset)
+      : file_(std::move(file)), hash_offset_(hash_offset) {}
+
+  [[nodiscard]] std::uint64_t size_bytes() const { return file_.size(); }
+  // The file.
+  [[nodiscard]] std::vector<std::uint8_t> Seal() &&;
+
+ private:
+  std::vector<std::uint8_t> file_;
+  std::size_t hash_offset_ = 0;
+};
+
 // kLimit: more sets, entries, or boxes of one tensor than readers take.
-Result<std::vector<std::uint8_t>> AssembleDeltaFile(const DeltaFileParts& parts);
+Result<UnsealedDelta> AssembleDeltaFile(const DeltaFileParts& parts);
 
 // Immutable; safe to share between threads. The bytes belong to the caller and must outlive it.
 class DeltaFile {

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 
-#include "codec/delta_file.h"
 #include "codec/delta_index.h"
 #include "codec/gap_tile.h"
 #include "codec/tile_encoder.h"
@@ -467,7 +466,8 @@ class DeltaEncoder {
       if (HasTables(entry.mode)) entry.table_set = new_number[entry.table_set];
     }
     DescribeStates(parts.index, delta);
-    WW_TRY(delta.file, AssembleDeltaFile(parts));
+    WW_TRY(delta.unsealed, AssembleDeltaFile(parts));
+    if (request_.seal) delta.file = std::exchange(delta.unsealed, {}).Seal();
     for (Worker& worker : workers_) {
       delta.replaced.insert(delta.replaced.end(), worker.replaced.begin(), worker.replaced.end());
       worker.kept.GiveBackSpare();  // it may be kept for long, and counts

@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "base/threads.h"
 #include "codec/box.h"
+#include "codec/delta_file.h"
 #include "codec/digest.h"
 #include "codec/kept_bits.h"
 #include "codec/kernels.h"
@@ -50,6 +51,7 @@ struct EncodeRequest {
   std::optional<std::vector<Digest>> digests_before;
   CodingRequest coding = CodingRequest::kSmallest;
   bool keep_old = false;  // fill EncodedDelta::replaced
+  bool seal = true;       // fill EncodedDelta::file; otherwise `unsealed`, which is sooner there
   // The new bits may change while they are read. What readers give is then still encoded as one state: that which the
   // base copies hold afterwards. REQUIRES: entries have an update, and a reader or bytes that do not move; or no old
   // bits, and bytes that do not move.
@@ -67,6 +69,7 @@ struct EntryReport {
 
 struct EncodedDelta {
   std::vector<std::uint8_t> file;
+  UnsealedDelta unsealed;
   std::vector<EntryReport> reports;     // one for each entry of the request
   std::vector<Digest> digests_after;    // by the layout after; only for a whole delta
   std::vector<ReplacedUnits> replaced;  // what they point to is in `kept`

@@ -117,6 +117,7 @@ EncodeRequest BaseCopy::RequestFor(const StateBits& bits, const BaseStorage& tar
   request.layout_after = shards_ != nullptr ? shards_->whole().get() : &after;
   if (shards_ == nullptr) request.digests_before = digests_;
   request.keep_old = true;
+  request.seal = false;
   request.may_move = bits.unchanged != nullptr;
   for (std::size_t i = 0; i < after.size(); ++i) {
     EncodeEntry entry;
@@ -192,7 +193,7 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   BaseAdvance advance;
   for (const EntryReport& report : delta.reports) advance.changed += report.changed;
   advance.same = advance.changed == 0 && *before == after;
-  if (!advance.same) advance.file = std::move(delta.file);
+  if (!advance.same) advance.delta = std::move(delta.unsealed);
   advance.before = std::exchange(digests_, std::move(delta.digests_after));
   if (shards_ != nullptr) {
     digests_.clear();

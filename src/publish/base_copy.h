@@ -45,10 +45,10 @@ struct BasePin {
 
 // What a delta from the base to a new state came to.
 struct BaseAdvance {
-  std::vector<std::uint8_t> file;  // of the delta; empty if the state is the same
-  bool same = false;               // not a bit, name, type, shape or tie differs
-  std::uint64_t changed = 0;       // units
-  std::vector<Digest> before;      // the digests that the base had
+  UnsealedDelta delta;         // empty if the state is the same
+  bool same = false;           // not a bit, name, type, shape or tie differs
+  std::uint64_t changed = 0;   // units
+  std::vector<Digest> before;  // the digests that the base had
 };
 
 // Whether each tensor has as many bytes as its shape says: kInvalidArgument if not. What a BaseCopy is given REQUIRES

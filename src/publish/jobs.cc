@@ -17,7 +17,7 @@ void ExecuteSpool(SpoolJob& job, const JobTools& tools) {
   std::optional<std::span<const std::uint8_t>> part;
   record.delta_bytes = job.delta_bytes_before;
   if (job.part != nullptr) {
-    part = *job.part;
+    part = job.part->Sealed();
     const Sha256Digest hash = ObjectHash(*part);
     const Sha256Digest in_key = tools.bugs.part_key_without_hash ? Sha256Digest{} : hash;
     record.delta->push_back({PartKey(record.version - 1, record.version, in_key), part->size(), hash});
@@ -34,7 +34,7 @@ Status PutParts(const UploadJob& job, const JobTools& tools) {
   const Record& record = job.known.record;
   for (const PartRef& part : record.delta.value_or(std::vector<PartRef>())) {
     if (job.part != nullptr) {
-      WW_RETURN_IF_ERROR(PutPart(tools.run.store(), part, *job.part, job.again));
+      WW_RETURN_IF_ERROR(PutPart(tools.run.store(), part, job.part->Sealed(), job.again));
     } else {
       WW_TRY(const std::unique_ptr<FileMap> map, tools.spool->OpenPart(record.version));
       WW_RETURN_IF_ERROR(PutPart(tools.run.store(), part, map->bytes(), job.again));

@@ -97,7 +97,7 @@ Ticket Pipeline::Enqueue(Draft draft, MonotonicTime now) {
   ticket->version = draft.version;
   ticket->step = draft.step;
   ticket->changed = draft.changed;
-  ticket->bytes = draft.part != nullptr ? draft.part->size() : 0;
+  ticket->bytes = draft.part != nullptr ? draft.part->size_bytes() : 0;
   ticket->Reach(TicketStage::kQueued, now);
   if (stopped_.has_value() || failed_since_admit_) {
     ticket->Reach(TicketStage::kFailed, now);

@@ -201,7 +201,7 @@ Result<std::optional<RankDraft>> RankPublisher::Make(const StateBits& bits, std:
   draft.changed = advance.changed;
   draft.before = std::move(advance.before);
   draft.after = base_.digests();
-  if (!advance.same) draft.part = std::make_shared<const std::vector<std::uint8_t>>(std::move(advance.file));
+  if (!advance.same) draft.part = std::make_shared<const PartBytes>(std::move(advance.delta));
   draft.pin = base_.Pin(/*revocable=*/true);
   return std::optional(std::move(draft));
 }
@@ -211,7 +211,7 @@ Ticket RankPublisher::Enqueue(RankDraft draft) {
   auto ticket = std::make_shared<TicketStatus>();
   ticket->step = draft.step;
   ticket->changed = draft.changed;
-  ticket->bytes = draft.part != nullptr ? draft.part->size() : 0;
+  ticket->bytes = draft.part != nullptr ? draft.part->size_bytes() : 0;
   ticket->Reach(TicketStage::kQueued, now);
   if (stopped_.has_value()) {
     // While it was made: nobody waits for it any more.
@@ -285,7 +285,7 @@ void RankPublisher::TakeVerdict(const Verdict& verdict) {
   const MonotonicTime now = Now();
   Entry entry = std::move(entries_.front());
   entries_.pop_front();
-  entry_bytes_ -= entry.draft.part != nullptr ? entry.draft.part->size() : 0;
+  entry_bytes_ -= entry.draft.part != nullptr ? entry.draft.part->size_bytes() : 0;
   outgoing_.push_back({SeenKey(entry.call, options_.rank), "1"});
   for (std::uint64_t i = 0; i < entry.alive_told; ++i) {
     unneeded_.push_back(AliveKey(fmt::to_string(entry.call), options_.rank, i));
@@ -347,7 +347,7 @@ void RankPublisher::TakeVerdict(const Verdict& verdict) {
         if (!later.in_base) continue;
         later.in_base = false;
         later.draft.error = Error(ErrorCode::kUnavailable, "the version before it was not published; publish again");
-        entry_bytes_ -= later.draft.part != nullptr ? later.draft.part->size() : 0;
+        entry_bytes_ -= later.draft.part != nullptr ? later.draft.part->size_bytes() : 0;
         later.draft.part.reset();
         later.draft.pin.reset();
       }
@@ -471,7 +471,7 @@ std::optional<MonotonicTime> RankPublisher::TouchTimesOut() const {
 std::optional<MonotonicTime> RankPublisher::SignIsDue() const {
   if (entries_.empty() || !entries_.front().busy || entries_.front().draft.part == nullptr) return std::nullopt;
   const Entry& front = entries_.front();
-  const std::chrono::seconds slowest(front.draft.part->size() / options_.slowest_bytes_per_second);
+  const std::chrono::seconds slowest(front.draft.part->size_bytes() / options_.slowest_bytes_per_second);
   const MonotonicTime sign = std::max(front.told_at, front.sent_at) + options_.deadline / kSignsPerDeadline;
   return sign < front.sent_at + options_.deadline + slowest ? std::optional(sign) : std::nullopt;
 }
@@ -520,9 +520,10 @@ std::optional<RankJob> RankPublisher::Next(RankLane lane) {
 
 void RankPublisher::Execute(RankJob& job) const {
   if (auto* part = std::get_if<PartJob>(&job)) {
-    const Sha256Digest hash = ObjectHash(*part->part);
-    const PartRef ref{PartKey(part->version - 1, part->version, hash), part->part->size(), hash};
-    const Status put = PutPart(run_.store(), ref, *part->part, part->again);
+    const std::vector<std::uint8_t>& bytes = part->part->Sealed();
+    const Sha256Digest hash = ObjectHash(bytes);
+    const PartRef ref{PartKey(part->version - 1, part->version, hash), bytes.size(), hash};
+    const Status put = PutPart(run_.store(), ref, bytes, part->again);
     if (put.ok()) {
       part->put = ref;
     } else {

@@ -91,7 +91,7 @@ inline FileParts PartsOf(std::span<const std::uint8_t> file) {
 inline std::vector<std::uint8_t> FileOf(const FileParts& parts) {
   auto file = AssembleDeltaFile({parts.index, parts.sets, {parts.payload}});
   WW_CHECK(file.ok());
-  return std::move(file).value();
+  return std::move(file).value().Seal();
 }
 
 }  // namespace weightwire::testing

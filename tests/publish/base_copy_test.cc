@@ -70,13 +70,13 @@ TEST_P(BaseCopyTest, EveryVersionCanBeRolledBackToAndReadMeanwhile) {
   ASSERT_TRUE(base_->Replace(BitsOf(models[0]), 5).ok());
   std::vector<std::shared_ptr<const BasePin>> pins = {base_->Pin(false)};
   for (std::size_t i = 1; i < models.size(); ++i) {
-    const auto advance = base_->Advance(BitsOf(models[i]), /*unless_same=*/false);
+    auto advance = base_->Advance(BitsOf(models[i]), /*unless_same=*/false);
     ASSERT_TRUE(advance.ok());
     EXPECT_EQ(advance.value().same, models[i] == models[i - 1]);
     EXPECT_EQ(base_->version(), 5 + i);
     EXPECT_EQ(Held(), models[i]);
     if (!advance.value().same) {
-      EXPECT_EQ(MustApply(advance.value().file, models[i - 1]), models[i]);
+      EXPECT_EQ(MustApply(std::move(advance.value().delta).Seal(), models[i - 1]), models[i]);
     }
     pins.push_back(base_->Pin(false));
   }

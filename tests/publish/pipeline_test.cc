@@ -47,7 +47,7 @@ class PipelineTest : public ::testing::Test {
     draft.layout = model_.layout;
     draft.state = StateDigest(*model_.layout, DigestsOf(model_));
     draft.has_delta = has_delta;
-    if (has_delta) draft.part = std::make_shared<const Bytes>(Bytes(10, 1));
+    if (has_delta) draft.part = std::make_shared<const PartBytes>(UnsealedDelta(Bytes(10, 1), 0));
     return draft;
   }
 
@@ -59,7 +59,7 @@ class PipelineTest : public ::testing::Test {
   }
   void FinishSpool(SpoolJob job, Status status = {}) {
     job.status = std::move(status);
-    job.record.delta_bytes = job.delta_bytes_before + (job.part != nullptr ? job.part->size() : 0);
+    job.record.delta_bytes = job.delta_bytes_before + (job.part != nullptr ? job.part->size_bytes() : 0);
     job.record_json = ToJson(job.record);
     pipeline_->Finish(std::move(job), kNow);
   }
