@@ -2,331 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <limits>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <tuple>
 
-#include "base/bytes.h"
-#include "codec/waiting.h"
+#include "codec/sample_tables.h"
 
 namespace weightwire {
 
 namespace {
-
-// Costs are in bits, in units of 2^-20.
-using Cost = unsigned __int128;
-constexpr int kCostBits = 20;
-constexpr Cost kImpossible = std::numeric_limits<std::uint64_t>::max();
-
-// log2(value) in units of 2^-20. REQUIRES: value >= 1.
-constexpr std::uint64_t Log2(std::uint64_t value) {
-  const int whole = 63 - std::countl_zero(value);
-  // The mantissa in [1, 2) with 31 bits after the point; squaring doubles the logarithm, bit by bit.
-  std::uint64_t mantissa = whole <= 31 ? value << (31 - whole) : value >> (whole - 31);
-  std::uint64_t log = static_cast<std::uint64_t>(whole) << kCostBits;
-  for (int bit = kCostBits - 1; bit >= 0; --bit) {
-    mantissa = (mantissa * mantissa) >> 31;
-    if (mantissa >= (std::uint64_t{1} << 32)) {
-      mantissa >>= 1;
-      log |= std::uint64_t{1} << bit;
-    }
-  }
-  return log;
-}
-
-// For each rate code, what it costs that a unit does not change, which is the rate itself, and that it does.
-struct RateCosts {
-  std::array<std::uint64_t, kMaxRateCode + 1> passed{};
-  std::array<std::uint64_t, kMaxRateCode + 1> change{};
-};
-constexpr RateCosts MakeRateCosts() {
-  RateCosts costs;
-  for (int code = 0; code <= kMaxRateCode; ++code) {
-    const auto at = static_cast<std::size_t>(code);
-    costs.passed[at] = RateOf(code);
-    const std::uint32_t change = (1u << 31) - Waiting(std::min(RateOf(code), kHorizon));
-    costs.change[at] = (std::uint64_t{31} << kCostBits) - Log2(change);
-  }
-  return costs;
-}
-constexpr RateCosts kRateCosts = MakeRateCosts();
-// No unit costs more than 2^25, changed or not: so costs of fewer units than this fit 64 bits, which is faster.
-constexpr std::uint64_t kFewUnits = std::uint64_t{1} << 38;
-static_assert(RateOf(kMaxRateCode) < (1u << 25) && (std::uint64_t{31} << kCostBits) < (1u << 25));
-
-// A sample's counts by the classes of a rule. In those for dense tables unchanged units have the symbol 0.
-struct Classes {
-  bool dense = false;
-  std::size_t alphabet = 0;
-  std::array<std::uint64_t, kClassCount> units{};
-  std::array<std::uint64_t, kClassCount> changed{};
-  std::vector<std::uint64_t> symbols;  // class after class
-
-  [[nodiscard]] std::span<const std::uint64_t> symbols_of(std::size_t c) const {
-    return std::span(symbols).subspan(c * alphabet, alphabet);
-  }
-};
-
-Classes InClasses(const Sample& sample, const ClassRule& rule, bool dense) {
-  Classes classes;
-  classes.dense = dense;
-  const std::size_t first_bucket = dense ? 1 : 0;
-  classes.alphabet = static_cast<std::size_t>(BucketCount(8 * sample.unit_bytes)) + first_bucket;
-  classes.symbols.resize(kClassCount * classes.alphabet);
-  for (const FieldCounts& from : sample.fields) {
-    const std::size_t c = rule.ClassOfField(from.field);
-    classes.units[c] += from.units;
-    classes.changed[c] += from.changed;
-    std::uint64_t* const symbols = classes.symbols.data() + c * classes.alphabet;
-    if (dense) symbols[0] += from.units - from.changed;
-    const std::span<const std::uint64_t> buckets = sample.buckets_of(from);
-    for (std::size_t b = 0; b < buckets.size(); ++b) symbols[first_bucket + b] += buckets[b];
-  }
-  return classes;
-}
-
-// The window of classes begins where less than one change in 128 lies below: above, rates halve with every class.
-std::uint8_t LowestField(const Sample& sample) {
-  std::uint64_t below = 0;
-  for (const FieldCounts& counts : sample.fields) {
-    below += counts.changed;
-    if (below * 128 > sample.changed) return counts.field;
-  }
-  return 0;
-}
-
-template <typename Sum = Cost>
-Sum PositionCost(std::uint64_t units, std::uint64_t changed, int code) {
-  const auto at = static_cast<std::size_t>(code);
-  return Sum{units - changed} * kRateCosts.passed[at] + Sum{changed} * kRateCosts.change[at];
-}
-
-// Where cost_of(number) is least for numbers first .. last; of equal ones the first. It falls towards that from both
-// sides, so a look at every eighth tells about where.
-template <typename CostOf>
-int Cheapest(int first, int last, const CostOf& cost_of) {
-  constexpr int kStride = 8;
-  const auto least = [&](int begin, int end, int stride) {
-    int best = begin;
-    auto best_cost = cost_of(begin);
-    for (int number = begin + stride; number <= end; number += stride) {
-      const auto cost = cost_of(number);
-      if (cost < best_cost) {
-        best_cost = cost;
-        best = number;
-      }
-    }
-    return best;
-  };
-  const int about = least(first, last, kStride);
-  return least(std::max(first, about - kStride + 1), std::min(last, about + kStride - 1), 1);
-}
-
-// Counts of a part are counts of the whole with half an event more on either side: nothing is impossible.
-int BestRateCode(std::uint64_t units, std::uint64_t changed, bool complete) {
-  if (!complete) {
-    units = 2 * units + 2;
-    changed = 2 * changed + 1;
-  }
-  const auto best = [&]<typename Sum>(Sum) {
-    return Cheapest(0, kMaxRateCode, [&](int code) { return PositionCost<Sum>(units, changed, code); });
-  };
-  return units < kFewUnits ? best(std::uint64_t{}) : best(Cost{});
-}
-
-void ChooseRates(const Classes& classes, bool complete, TableSet& set) {
-  constexpr int kHalf = 8;  // codes for half the rate
-  int code = -1;
-  for (int c = 0; c < kClassCount; ++c) {
-    if (classes.units[c] != 0) {
-      const bool first = code < 0;
-      code = BestRateCode(classes.units[c], classes.changed[c], complete);
-      for (int lower = 0; first && lower < c; ++lower) set.rate_codes[lower] = static_cast<std::uint8_t>(code);
-    } else if (code >= 0) {
-      code = std::max(0, code - kHalf);
-    }
-    set.rate_codes[c] = static_cast<std::uint8_t>(std::max(0, code));
-  }
-}
-
-void ChooseUniformRate(const Classes& classes, bool complete, TableSet& set) {
-  const std::uint64_t units = std::accumulate(classes.units.begin(), classes.units.end(), std::uint64_t{0});
-  const std::uint64_t changed = std::accumulate(classes.changed.begin(), classes.changed.end(), std::uint64_t{0});
-  set.rate_codes.fill(static_cast<std::uint8_t>(BestRateCode(units, changed, complete)));
-}
-
-// The nearest weight code, for counts scaled so that the largest has the largest weight.
-std::uint8_t WeightCode(std::uint64_t count, std::uint64_t largest) {
-  if (count == 0) return 0;
-  const auto weight = static_cast<std::uint64_t>((static_cast<unsigned __int128>(count) << 23) / largest);
-  // The last code whose weight is not above it, or the first.
-  const auto& weights = kRateCosts.passed;
-  const auto above = std::upper_bound(weights.begin() + 1, weights.end(), weight);
-  int code = static_cast<int>(above - weights.begin()) - 1;
-  if (code < kMaxRateCode && RateOf(code + 1) - weight < weight - RateOf(code)) ++code;
-  return static_cast<std::uint8_t>(code + 1);
-}
-
-SymbolWeights WeightsOf(std::span<const std::uint64_t> counts, bool complete) {
-  SymbolWeights weights;
-  weights.tail = !complete;
-  std::size_t size = counts.size();
-  while (size > 0 && counts[size - 1] == 0) --size;
-  if (size == 0) {
-    if (!complete) weights.codes = {1};
-    return weights;
-  }
-  const std::uint64_t largest = *std::max_element(counts.begin(), counts.end());
-  for (std::size_t s = 0; s < size; ++s) {
-    std::uint8_t code = WeightCode(counts[s], largest);
-    if (code == 0 && !complete) code = 1;
-    weights.codes.push_back(code);
-  }
-  return weights;
-}
-
-// What each symbol of a class costs.
-class SymbolPrices {
- public:
-  SymbolPrices(const SymbolWeights& weights, int alphabet, bool dense)
-      : widths_(NormalizedWidths(weights, alphabet)), first_bucket_(dense ? 1 : 0) {}
-
-  [[nodiscard]] std::uint64_t Of(std::size_t symbol) const {
-    if (widths_[symbol] == 0) return kNever;
-    const int bucket = static_cast<int>(symbol) - first_bucket_;
-    const std::uint64_t raw_bits = bucket < 0 ? 0 : 1 + static_cast<std::uint64_t>(BucketExtraBits(bucket));
-    return ((16 + raw_bits) << kCostBits) - Log2(widths_[symbol]);
-  }
-  static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
-
- private:
-  std::vector<std::uint32_t> widths_;
-  int first_bucket_;
-};
-
-// price_of(class, symbol) is only asked for what occurs.
-template <typename PriceOf>
-Cost SymbolCost(const Classes& classes, const PriceOf& price_of) {
-  Cost cost = 0;
-  for (std::size_t c = 0; c < kClassCount; ++c) {
-    const std::span<const std::uint64_t> counts = classes.symbols_of(c);
-    for (std::size_t s = 0; s < counts.size(); ++s) {
-      if (counts[s] == 0) continue;
-      const std::uint64_t price = price_of(c, s);
-      if (price == SymbolPrices::kNever) return kImpossible;
-      cost += Cost{counts[s]} * price;
-    }
-  }
-  return cost;
-}
-
-Cost SymbolCost(const Classes& classes, const TableSet& set) {
-  std::vector<SymbolPrices> prices;
-  prices.reserve(kClassCount);
-  for (const SymbolWeights& weights : set.symbols) prices.emplace_back(weights, set.AlphabetSize(), set.dense);
-  return SymbolCost(classes, [&](std::size_t c, std::size_t s) { return prices[c].Of(s); });
-}
-
-Cost PositionCost(const Classes& classes, const TableSet& set, int scale) {
-  if (set.dense) return 0;
-  Cost cost = 0;
-  for (std::size_t c = 0; c < kClassCount; ++c) {
-    cost += PositionCost(classes.units[c], classes.changed[c], std::clamp(set.rate_codes[c] + scale, 0, kMaxRateCode));
-  }
-  return cost;
-}
-
-// What costs so much in the sample, scaled up to all of the entry.
-Cost OfAll(const Sample& sample, Cost position_cost, Cost symbol_cost) {
-  if (symbol_cost == kImpossible) return kImpossible;
-  return sample.units_sampled == 0 ? 0 : (position_cost + symbol_cost) * sample.units / sample.units_sampled;
-}
-
-// The scale at which the set's rates cost least.
-int BestScale(const Classes& classes, const TableSet& set, bool few) {
-  // Units and changes by rate code: classes may have the same one, and many have no units.
-  struct Counts {
-    std::uint64_t units = 0;
-    std::uint64_t changed = 0;
-    int code = 0;
-  };
-  std::array<Counts, kClassCount> by_code;
-  std::size_t codes = 0;
-  for (std::size_t c = 0; c < kClassCount; ++c) {
-    if (classes.units[c] == 0) continue;
-    std::size_t at = 0;
-    while (at < codes && by_code[at].code != set.rate_codes[c]) ++at;
-    if (at == codes) by_code[codes++].code = set.rate_codes[c];
-    by_code[at].units += classes.units[c];
-    by_code[at].changed += classes.changed[c];
-  }
-  const auto best = [&]<typename Sum>(Sum) {
-    return Cheapest(-kMaxScale, kMaxScale, [&](int scale) {
-      Sum cost = 0;
-      for (const Counts& counts : std::span(by_code).first(codes)) {
-        cost += PositionCost<Sum>(counts.units, counts.changed, std::clamp(counts.code + scale, 0, kMaxRateCode));
-      }
-      return cost;
-    });
-  };
-  return few ? best(std::uint64_t{}) : best(Cost{});
-}
-
-enum class Kind : std::uint8_t { kConditioned, kUniform, kDense };
-constexpr std::size_t kKinds = 3;
-
-// The rule with the window of classes that suits the sample.
-ClassRule WithWindow(ClassRule rule, const Sample& sample) {
-  if (rule.bits > 4) rule.lowest = LowestField(sample);
-  return rule;
-}
-
-// A set for these counts, but for its rates.
-TableSet SetWithSymbols(const Classes& classes, const ClassRule& rule, const Sample& sample) {
-  TableSet set;
-  set.unit_bits = 8 * sample.unit_bytes;
-  set.dense = classes.dense;
-  set.rule = rule;
-  for (std::size_t c = 0; c < kClassCount; ++c) set.symbols[c] = WeightsOf(classes.symbols_of(c), sample.complete);
-  return set;
-}
-
-void SetRates(const Classes& classes, bool complete, Kind kind, TableSet& set) {
-  set.uniform = kind == Kind::kUniform;
-  if (kind == Kind::kConditioned) ChooseRates(classes, complete, set);
-  if (kind == Kind::kUniform) ChooseUniformRate(classes, complete, set);
-}
-
-TableSet BuildSet(const Sample& sample, ClassRule rule, Kind kind) {
-  rule = WithWindow(rule, sample);
-  const Classes classes = InClasses(sample, rule, kind == Kind::kDense);
-  TableSet set = SetWithSymbols(classes, rule, sample);
-  SetRates(classes, sample.complete, kind, set);
-  return set;
-}
-
-Cost TableCost(const TableSet& set) {
-  std::vector<std::uint8_t> bytes;
-  ByteWriter writer(bytes);
-  set.Write(writer);
-  return Cost{bytes.size()} << (3 + kCostBits);
-}
-
-// Tables made from a part fit that part better than the rest: by about half a bit for each of their numbers, and the
-// rest worse by as much. Without this, entries would get tables of their own for nothing.
-Cost OverfitCost(const Sample& sample, const Classes& classes) {
-  if (sample.complete || sample.units_sampled == 0) return 0;
-  std::uint64_t numbers = 0;
-  for (std::size_t c = 0; c < kClassCount; ++c) {
-    numbers += classes.units[c] != 0 ? 1 : 0;
-    const std::span<const std::uint64_t> buckets = classes.symbols_of(c).subspan(classes.dense ? 1 : 0);
-    numbers += buckets.size() - static_cast<std::uint64_t>(std::count(buckets.begin(), buckets.end(), 0));
-  }
-  return ((Cost{3} * numbers) << kCostBits) / 2 * sample.units / sample.units_sampled;
-}
 
 // A dense tile has events for all of its units, which take memory however cheap they are.
 constexpr int kMaxDenseTileLog2 = 14;
@@ -372,15 +56,9 @@ struct Option {
 // A set that entries may share, and what its symbols cost.
 struct SharedSet {
   TableSet set;
-  std::vector<std::uint64_t> prices;  // class after class
+  std::vector<std::uint64_t> prices;
 
-  explicit SharedSet(TableSet made) : set(std::move(made)) {
-    const auto alphabet = static_cast<std::size_t>(set.AlphabetSize());
-    for (const SymbolWeights& weights : set.symbols) {
-      const SymbolPrices of_class(weights, set.AlphabetSize(), set.dense);
-      for (std::size_t s = 0; s < alphabet; ++s) prices.push_back(of_class.Of(s));
-    }
-  }
+  explicit SharedSet(TableSet made) : set(std::move(made)), prices(SymbolPricesOf(set)) {}
 };
 
 class Chooser {
@@ -393,11 +71,14 @@ class Chooser {
   void AddShared(const Sample& merged, ClassRule rule) {
     for (std::optional<SharedSet>& shared : shared_) shared.reset();
     shared_index_.fill(std::nullopt);
-    const auto add = [&](Kind kind) { shared_[static_cast<std::size_t>(kind)].emplace(BuildSet(merged, rule, kind)); };
+    const auto add = [&](TableKind kind) {
+      shared_[static_cast<std::size_t>(kind)].emplace(BuildSet(merged, rule, kind));
+    };
     const bool many = merged.changed * 4 > merged.units_sampled;
-    if (Wants(CodingRequest::kConditioned) && rule.bits != 0) add(Kind::kConditioned);
-    if (Wants(CodingRequest::kUniform) || (Wants(CodingRequest::kConditioned) && rule.bits == 0)) add(Kind::kUniform);
-    if (request_ == CodingRequest::kDense || (request_ == CodingRequest::kSmallest && many)) add(Kind::kDense);
+    if (Wants(CodingRequest::kConditioned) && rule.bits != 0) add(TableKind::kConditioned);
+    if (Wants(CodingRequest::kUniform) || (Wants(CodingRequest::kConditioned) && rule.bits == 0))
+      add(TableKind::kUniform);
+    if (request_ == CodingRequest::kDense || (request_ == CodingRequest::kSmallest && many)) add(TableKind::kDense);
   }
 
   // Codings of the entries that AddShared was told of.
@@ -438,8 +119,8 @@ class Chooser {
     weighed.best = weighed.alone;
     weighed.without_own = weighed.alone;
     // Uniform first: of two equal ones the faster is taken.
-    Try(entry, std::array{Kind::kUniform, Kind::kConditioned}, weighed);
-    Try(entry, std::array{Kind::kDense}, weighed);
+    Try(entry, std::array{TableKind::kUniform, TableKind::kConditioned}, weighed);
+    Try(entry, std::array{TableKind::kDense}, weighed);
     WW_CHECK(weighed.best.cost != kImpossible);
     return weighed;
   }
@@ -486,28 +167,27 @@ class Chooser {
   }
 
   // All dense or none of them: then they differ in their rates only, and classes and symbols are counted once.
-  void Try(const SampledEntry& entry, std::span<const Kind> kinds, Weighed& weighed) const {
+  void Try(const SampledEntry& entry, std::span<const TableKind> kinds, Weighed& weighed) const {
     const Sample& sample = entry.sample;
     std::optional<Classes> by_shared;
     std::optional<Classes> by_own;
     Cost shared_symbols = 0;
     Cost own_symbols = 0;
     TableSet own;
-    for (const Kind kind : kinds) {
+    for (const TableKind kind : kinds) {
       const std::optional<SharedSet>& shared = shared_[static_cast<std::size_t>(kind)];
       if (!shared.has_value()) continue;
-      const bool dense = kind == Kind::kDense;
+      const bool dense = kind == TableKind::kDense;
       if (!by_shared.has_value()) {
         by_shared = InClasses(sample, shared->set.rule, dense);
-        shared_symbols = SymbolCost(
-            *by_shared, [&](std::size_t c, std::size_t s) { return shared->prices[c * by_shared->alphabet + s]; });
+        shared_symbols = SymbolCost(*by_shared, std::span(shared->prices));
         const ClassRule rule = WithWindow(entry.rule, sample);
         by_own = InClasses(sample, rule, dense);
         own = SetWithSymbols(*by_own, rule, sample);
         own_symbols = SymbolCost(*by_own, own);
       }
       const EntryMode mode = dense ? EntryMode::kDense : EntryMode::kSparse;
-      const int scale = dense ? 0 : BestScale(*by_shared, shared->set, sample.units_sampled < kFewUnits);
+      const int scale = dense ? 0 : BestScale(*by_shared, shared->set);
       const Cost with_shared =
           OfAll(sample, PositionCost(*by_shared, shared->set, scale), shared_symbols) + kNamingCost;
       const Option sharing{with_shared, mode, scale, static_cast<std::size_t>(kind), nullptr};
@@ -548,8 +228,8 @@ class Chooser {
   std::size_t sets_left_;
   std::size_t own_left_;  // no more than sets_left_
   std::vector<TableSet>& sets_;
-  std::array<std::optional<SharedSet>, kKinds> shared_;  // by kind
-  std::array<std::optional<std::size_t>, kKinds> shared_index_;
+  std::array<std::optional<SharedSet>, kTableKinds> shared_;  // by kind
+  std::array<std::optional<std::size_t>, kTableKinds> shared_index_;
 };
 
 }  // namespace
@@ -594,7 +274,7 @@ std::span<const ClassRule> CandidateRules(DType dtype) {
 }
 
 std::uint64_t EstimateBits(const SampledEntry& entry) {
-  const Kind kind = entry.rule.bits == 0 ? Kind::kUniform : Kind::kConditioned;
+  const TableKind kind = entry.rule.bits == 0 ? TableKind::kUniform : TableKind::kConditioned;
   const TableSet set = BuildSet(entry.sample, entry.rule, kind);
   const Classes classes = InClasses(entry.sample, set.rule, set.dense);
   const Cost cost = OfAll(entry.sample, PositionCost(classes, set, 0), SymbolCost(classes, set));
@@ -620,7 +300,7 @@ std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingR
 
   std::vector<Coding> codings(entries.size());
   // Shared sets do for many entries, so there is room for all of them before one entry gets its own.
-  const std::size_t for_sharing = std::min(max_sets, kKinds * groups.size());
+  const std::size_t for_sharing = std::min(max_sets, kTableKinds * groups.size());
   Chooser chooser(request, max_sets, max_sets - for_sharing, sets);
   for (const auto& [unused, members] : groups) {
     Sample merged;
