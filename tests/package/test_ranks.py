@@ -824,7 +824,8 @@ def test_the_example_on_the_page_runs(bucket, tmp_path):
     code = re.search(r"```python\n(.*?)```", page.read_text(), re.DOTALL).group(1)
     (tmp_path / "train.py").write_text(code.replace("s3://bucket/run", str(bucket)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # Two processes would want two GPUs.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert len(list((bucket / "versions").iterdir())) == 3
