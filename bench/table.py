@@ -1,7 +1,7 @@
-"""Prints the figures of `weightwire bench codec --json` runs side by side, as Markdown: bench/table.py RUN.json...
+"""Prints the figures of `weightwire bench codec --json` runs side by side, as Markdown: table.py PEER.json RUN.json...
 
-The first run is the one that counts: one thread, the machine's best instruction set. Files that are not there are left
-out.
+PEER.json is what peer_way.py printed. The first run is the one that counts: one thread, the machine's best instruction
+set. Files that are not there are left out.
 """
 
 import json
@@ -53,7 +53,8 @@ ROWS = [
 
 
 def main() -> None:
-    runs = [json.loads(Path(name).read_text()) for name in sys.argv[1:] if Path(name).exists()]
+    peer = json.loads(Path(sys.argv[1]).read_text())
+    runs = [json.loads(Path(name).read_text()) for name in sys.argv[2:] if Path(name).exists()]
     first = runs[0]
     print(f"{first['model_bytes'] / 2**20:.0f} MiB of bf16, {first['changed']:,} elements changed, best of", end=" ")
     print(f"{first['repeat']}; floors read with {first['floor_isa']}. Bytes per changed element:", end=" ")
@@ -64,6 +65,9 @@ def main() -> None:
     print("|---" * (3 + len(runs)) + "|")
     for what, must, aim, figure in ROWS:
         print("| " + " | ".join([what, must, aim, *(figure(run, first) for run in runs)]) + " |")
+    print("\nslime's way, with its libraries in Python, one thread:", end=" ")
+    print(f"encode {peer['encode_s'] * 1e3:.0f} ms, {peer['encode_s'] / first['encode_s']:.1f} times as long;", end=" ")
+    print(f"apply {peer['apply_s'] * 1e3:.0f} ms, {peer['apply_s'] / first['apply_s']:.1f} times as long.")
 
 
 if __name__ == "__main__":
