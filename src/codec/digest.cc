@@ -34,10 +34,21 @@ std::uint64_t MultiplyModulo(std::uint64_t a, std::uint64_t b) {
 std::uint64_t AddModulo(std::uint64_t a, std::uint64_t b) { return Reduce(a + b); }
 
 // A block has at most 2^12 changes of at most 2^33 * 2^29 each, so the sum lies within ±2^74. A multiple of the modulus
-// makes it positive, without a branch that would be wrong half of the time.
-std::uint64_t ReduceSigned(__int128 sum) {
+// makes it positive, without a branch that would be wrong half of the time. The result is below 2^62, not reduced to
+// the end.
+std::uint64_t FoldSigned(__int128 sum) {
   const auto size = static_cast<unsigned __int128>(sum + (static_cast<__int128>(kDigestPrime) << 14));
-  return Reduce((static_cast<std::uint64_t>(size) & kDigestPrime) + static_cast<std::uint64_t>(size >> 61));
+  return (static_cast<std::uint64_t>(size) & kDigestPrime) + static_cast<std::uint64_t>(size >> 61);
+}
+
+std::uint64_t ReduceLong(unsigned __int128 value) {
+  const unsigned __int128 folded = (value & kDigestPrime) + (value >> 61);  // below 2^68
+  return Reduce((static_cast<std::uint64_t>(folded) & kDigestPrime) + static_cast<std::uint64_t>(folded >> 61));
+}
+
+inline std::uint64_t BlockKey(int lane, std::uint64_t block) {
+  const std::uint64_t key = SplitMix(kLaneSeeds[lane] + kBlockSeedOffset, block) >> 3;
+  return key == 0 || key == kDigestPrime ? 1 : key;
 }
 
 }  // namespace
@@ -56,11 +67,6 @@ const DigestKeys& FixedDigestKeys() {
     return keys;
   }();
   return kKeys;
-}
-
-std::uint64_t DigestBlockKey(int lane, std::uint64_t block) {
-  const std::uint64_t key = SplitMix(kLaneSeeds[lane] + kBlockSeedOffset, block) >> 3;
-  return key == 0 || key == kDigestPrime ? 1 : key;
 }
 
 Digest Digest::operator+(const Digest& other) const {
@@ -114,7 +120,7 @@ Digest DigestOfRun(std::span<const std::uint8_t> bytes, std::uint64_t byte_offse
       }
     }
     for (int lane = 0; lane < 2; ++lane) {
-      digest.lane[lane] = AddModulo(digest.lane[lane], MultiplyModulo(DigestBlockKey(lane, block), sums.lane[lane]));
+      digest.lane[lane] = AddModulo(digest.lane[lane], MultiplyModulo(BlockKey(lane, block), sums.lane[lane]));
     }
     bytes = bytes.subspan(size);
     byte_offset += size;
@@ -148,11 +154,19 @@ void DigestOfChanges::ChangesOfShorts(std::uint64_t first_unit, std::span<const 
 
 void DigestOfChanges::Flush(std::uint64_t next_block) {
   for (int lane = 0; lane < 2; ++lane) {
-    const std::uint64_t sum = ReduceSigned(sums_[lane]);
-    digest_.lane[lane] = AddModulo(digest_.lane[lane], MultiplyModulo(DigestBlockKey(lane, block_), sum));
+    products_[lane] += static_cast<unsigned __int128>(BlockKey(lane, block_)) * FoldSigned(sums_[lane]);
     sums_[lane] = 0;
   }
   block_ = next_block;
+  if (++product_count_ == kMostProducts) AddProducts();
+}
+
+void DigestOfChanges::AddProducts() {
+  for (int lane = 0; lane < 2; ++lane) {
+    digest_.lane[lane] = AddModulo(digest_.lane[lane], ReduceLong(products_[lane]));
+    products_[lane] = 0;
+  }
+  product_count_ = 0;
 }
 
 }  // namespace weightwire

@@ -35,8 +35,6 @@ struct Digest {
 
 // The fixed keys. The first call makes them; they never change.
 const DigestKeys& FixedDigestKeys();
-// The key of a block, below 2^61 - 1 and never 0.
-std::uint64_t DigestBlockKey(int lane, std::uint64_t block);
 
 // What the bytes at byte_offset .. byte_offset + bytes.size() of a tensor add to its digest.
 Digest DigestOfRun(std::span<const std::uint8_t> bytes, std::uint64_t byte_offset, const Kernels& kernels);
@@ -78,6 +76,7 @@ class DigestOfChanges {
 
   [[nodiscard]] Digest Finish() {
     Flush(0);
+    AddProducts();
     return digest_;
   }
 
@@ -89,11 +88,17 @@ class DigestOfChanges {
   void ChangesOfShorts(std::uint64_t first_unit, std::span<const std::uint32_t> positions,
                        const std::uint8_t* old_units, const std::uint8_t* new_units);
   void Flush(std::uint64_t next_block);
+  void AddProducts();
+
+  // Of block keys and sums, below 2^123 each: so many can be added up before they are reduced.
+  static constexpr int kMostProducts = 32;
 
   const Kernels* kernels_;
   const DigestKeys* keys_ = &FixedDigestKeys();
   std::uint64_t block_ = 0;
-  std::array<__int128, 2> sums_{};
+  std::array<__int128, 2> sums_{};  // of this block
+  std::array<unsigned __int128, 2> products_{};
+  int product_count_ = 0;
   Digest digest_;
 };
 
