@@ -12,7 +12,7 @@ namespace weightwire {
 namespace {
 
 // About this many units of a request are looked at, and of one that has more than kLargeRequest times as many fewer,
-// down to half; but never less than one in kMostThinning, and of each entry at least kLeastUnits.
+// down to a quarter; but never less than one in kMostThinning, and of each entry at least kLeastUnits.
 constexpr std::uint64_t kSampleUnits = 1 << 21;
 constexpr std::uint64_t kLargeRequest = 16;
 constexpr std::uint64_t kMostThinning = 256;
@@ -132,7 +132,7 @@ void Sample::Add(const Sample& other) {
 
 std::uint64_t SampleThinning(std::uint64_t units_of_request) {
   const std::uint64_t thinning = units_of_request / kSampleUnits;
-  const std::uint64_t more = thinning > kLargeRequest ? thinning - kLargeRequest : 0;
+  const std::uint64_t more = thinning > kLargeRequest ? 3 * (thinning - kLargeRequest) : 0;
   return std::clamp<std::uint64_t>(thinning + more, 1, kMostThinning);
 }
 
