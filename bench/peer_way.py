@@ -10,7 +10,7 @@ import json
 import sys
 import time
 
-import ml_dtypes  # noqa: F401: gives numpy bfloat16
+import ml_dtypes  # noqa: F401 (gives numpy bfloat16)
 import numpy as np
 import xxhash
 import zstandard
