@@ -51,19 +51,23 @@ class Core:
         return json.loads(subprocess.run(self._command, check=True, capture_output=True).stdout)
 
 
-def read_once(tensors: dict, threads: int) -> None:
-    """Reads them where they lie as fast as the machine can, and does nothing else."""
-    library = ctypes.CDLL(Path(os.environ["WEIGHTWIRE"]).parent / "libmemory_floor.so")
-    library.weightwire_read_once.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    library.weightwire_read_once.restype = ctypes.c_uint64
+class Memory:
+    """Reads tensors where they lie as fast as the machine can, and does nothing else."""
 
-    def read_share(thread: int) -> None:
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads)
+        self._read = ctypes.CDLL(Path(os.environ["WEIGHTWIRE"]).parent / "libmemory_floor.so").weightwire_read_once
+        self._read.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._read.restype = ctypes.c_uint64
+
+    def read_once(self, tensors: dict) -> None:
+        list(self._pool.map(lambda thread: self._read_share(tensors, thread), range(self._threads)))
+
+    def _read_share(self, tensors: dict, thread: int) -> None:
         for tensor in tensors.values():
-            begin, end = (tensor.nbytes * share // threads for share in (thread, thread + 1))
-            library.weightwire_read_once(tensor.data_ptr() + begin, end - begin)
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(read_share, range(threads)))
+            begin, end = (tensor.nbytes * share // self._threads // 64 * 64 for share in (thread, thread + 1))
+            self._read(tensor.data_ptr() + begin, end - begin)
 
 
 def least(runs: list[dict], figure: str) -> float:
@@ -82,6 +86,7 @@ class Published(NamedTuple):
 
 def publishing(training: Training, threads: int, states: list[dict], **options) -> Published:
     best, read_s, extra, changed = float("inf"), float("inf"), 0, 0
+    memory = Memory(threads)
     with (
         tempfile.TemporaryDirectory() as bucket,
         ww.Publisher(bucket, threads=threads, anchor_every=0, anchor_percent=0, **options) as publisher,
@@ -95,7 +100,7 @@ def publishing(training: Training, threads: int, states: list[dict], **options) 
             Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins here
             before = memory_kib("VmRSS")
             state = states[(turn + 1) % len(states)]
-            read_s = min(read_s, timed(lambda state=state: read_once(state, threads)))
+            read_s = min(read_s, timed(lambda state=state: memory.read_once(state)))
             start = time.perf_counter()
             ticket = publisher.publish(turn + 1, state)
             best = min(best, time.perf_counter() - start)

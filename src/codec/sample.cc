@@ -12,7 +12,7 @@ namespace weightwire {
 namespace {
 
 // About this many units of a request are looked at, and of one that has more than kLargeRequest times as many fewer,
-// down to a quarter; but never less than one in kMostThinning, and of each entry at least kLeastUnits.
+// down to a third; but never less than one in kMostThinning, and of each entry at least kLeastUnits.
 constexpr std::uint64_t kSampleUnits = 1 << 21;
 constexpr std::uint64_t kLargeRequest = 16;
 constexpr std::uint64_t kMostThinning = 256;
@@ -56,6 +56,7 @@ void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, st
     const std::uint32_t field = field_at(changed[k]);
     const Step step =
         StepBetween<Unit>(LoadUnit<Unit>(old_units, changed[k]), LoadUnit<Unit>(new_units, changed[k]), rule.order);
+    if (step.magnitude == 0) continue;  // somebody writes while we read, and it is as it was again
     if (tallies.changed[field]++ == 0) tallies.rows[field] = sample.AddRow();
     ++sample.row(tallies.rows[field])[BucketOf(step.magnitude).symbol];
   }

@@ -20,10 +20,10 @@ struct FieldCounts {
   std::uint8_t field = 0;
   std::uint64_t units = 0;
   std::uint64_t changed = 0;
-  std::size_t row = 0;  // for Sample
+  std::size_t row = 0;  // where Sample has its buckets, if anything changed
 };
 
-// A few kilobytes: only fields that occur take any.
+// Takes memory for fields that occur only.
 struct Sample {
   int unit_bytes = 2;
   std::uint64_t units = 0;  // of the entry

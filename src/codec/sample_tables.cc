@@ -64,8 +64,9 @@ Sum PositionCost(std::uint64_t units, std::uint64_t changed, int code) {
   return Sum{units - changed} * kRateCosts.passed[at] + Sum{changed} * kRateCosts.change[at];
 }
 
-// Where cost_of(number) is least for numbers first .. last; of equal ones the first. It falls towards that from both
-// sides, so a look at every eighth tells about where.
+// Where cost_of(number) is least for numbers first .. last; of equal ones the first. What falls towards it from both
+// sides is found by a look at every eighth. A sum of costs may have a second valley, where rates of some classes are at
+// their limit; then the other one may be found, which costs little more.
 template <typename CostOf>
 int Cheapest(int first, int last, const CostOf& cost_of) {
   constexpr int kStride = 8;

@@ -45,7 +45,7 @@ void SetRates(const Classes& classes, bool complete, TableKind kind, TableSet& s
 // Both.
 TableSet BuildSet(const Sample& sample, ClassRule rule, TableKind kind);
 
-// The scale at which the set's rates cost least, the first if there are several.
+// The scale at which the set's rates cost least, or hardly more.
 int BestScale(const Classes& classes, const TableSet& set);
 
 // What the classes' positions cost, and their symbols: kImpossible if one occurs that has no width.

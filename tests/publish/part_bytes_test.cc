@@ -16,7 +16,7 @@ UnsealedDelta EmptyDelta() {
   return std::move(delta).value();
 }
 
-TEST(UnsealedDelta, IsNoDeltaFileUntilItIsSealed) {
+TEST(UnsealedDelta, IsADeltaFileOnceItIsSealed) {
   UnsealedDelta delta = EmptyDelta();
   const std::uint64_t size = delta.size_bytes();
   const File sealed = std::move(delta).Seal();

@@ -12,6 +12,7 @@ using std::chrono::hours;
 using std::chrono::seconds;
 
 constexpr MonotonicTime kNow = seconds(1000);
+constexpr std::uint64_t kDeltaBytes = 64;  // of a version that is made; room for a hash
 
 class PipelineTest : public ::testing::Test {
  protected:
@@ -47,7 +48,7 @@ class PipelineTest : public ::testing::Test {
     draft.layout = model_.layout;
     draft.state = StateDigest(*model_.layout, DigestsOf(model_));
     draft.has_delta = has_delta;
-    if (has_delta) draft.part = std::make_shared<const PartBytes>(UnsealedDelta(Bytes(10, 1), 0));
+    if (has_delta) draft.part = std::make_shared<const PartBytes>(UnsealedDelta(Bytes(kDeltaBytes, 1), 0));
     return draft;
   }
 
@@ -88,11 +89,11 @@ TEST_F(PipelineTest, ARecordIsMadeFromItsParent) {
   EXPECT_FALSE(pipeline_->Next(Lane::kSpool, kNow).has_value());
   first.record.step = 77;
   Record decided = first.record;
-  decided.delta_bytes = 110;
+  decided.delta_bytes = 100 + kDeltaBytes;
   FinishSpool(std::move(first));
   const auto second = MustGet<SpoolJob>(Lane::kSpool);
   EXPECT_EQ(second.record.parent, Sha256Of(ToJson(decided)));
-  EXPECT_EQ(second.delta_bytes_before, 110u);
+  EXPECT_EQ(second.delta_bytes_before, 100 + kDeltaBytes);
 }
 
 TEST_F(PipelineTest, VersionsAreUploadedInOrderOneAtATime) {
