@@ -33,11 +33,11 @@
 #include <vector>
 
 #include "base/result.h"
+#include "codec/delta_bytes.h"
 #include "log/record.h"
 #include "log/run.h"
 #include "publish/anchor_writer.h"
 #include "publish/base_copy.h"
-#include "publish/part_bytes.h"
 #include "publish/ticket.h"
 #include "tensor/layout.h"
 
@@ -76,8 +76,8 @@ struct Draft {
   std::string time;
   std::shared_ptr<const Layout> layout;
   Sha256Digest state{};
-  bool has_delta = true;                  // false: version 0 or a rebase
-  std::shared_ptr<const PartBytes> part;  // none if there is nothing to send
+  bool has_delta = true;                   // false: version 0 or a rebase
+  std::shared_ptr<const DeltaBytes> part;  // none if there is nothing to send
   std::uint64_t changed = 0;
   std::shared_ptr<const BasePin> pin;  // of this version
   std::string note;                    // what a person should know, if anything
@@ -85,8 +85,8 @@ struct Draft {
 
 // Decides a record and spools it.
 struct SpoolJob {
-  Record record;                          // all but what the part decides
-  std::shared_ptr<const PartBytes> part;  // if any
+  Record record;                           // all but what the part decides
+  std::shared_ptr<const DeltaBytes> part;  // if any
   std::uint64_t delta_bytes_before = 0;
   std::shared_ptr<const Layout> new_layout;  // if the version before has another
   // Outcome:
@@ -98,7 +98,7 @@ struct SpoolJob {
 struct UploadJob {
   KnownRecord known;
   std::string record_json;
-  std::shared_ptr<const PartBytes> part;     // none: read it from the spool, if the record names one
+  std::shared_ptr<const DeltaBytes> part;    // none: read it from the spool, if the record names one
   std::shared_ptr<const Layout> new_layout;  // to be put
   bool again = false;                        // a former attempt may have got somewhere
   // Outcome:

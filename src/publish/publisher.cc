@@ -279,7 +279,7 @@ Result<std::optional<Draft>> Publisher::Make(const StateBits& bits, std::uint64_
   if (advance.same && step == admission.newest_step) return std::optional<Draft>();
   Draft draft;
   draft.changed = advance.changed;
-  if (!advance.same) draft.part = std::make_shared<const PartBytes>(std::move(advance.delta));
+  if (!advance.same) draft.part = std::make_shared<const DeltaBytes>(std::move(advance.delta));
   Describe(draft, step);
   return std::optional(std::move(draft));
 }

@@ -201,7 +201,7 @@ Result<std::optional<RankDraft>> RankPublisher::Make(const StateBits& bits, std:
   draft.changed = advance.changed;
   draft.before = std::move(advance.before);
   draft.after = base_.digests();
-  if (!advance.same) draft.part = std::make_shared<const PartBytes>(std::move(advance.delta));
+  if (!advance.same) draft.part = std::make_shared<const DeltaBytes>(std::move(advance.delta));
   draft.pin = base_.Pin(/*revocable=*/true);
   return std::optional(std::move(draft));
 }

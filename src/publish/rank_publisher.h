@@ -70,9 +70,9 @@ struct RankDraft {
   std::vector<Digest> before;
   std::vector<Digest> after;
   std::uint64_t changed = 0;
-  std::shared_ptr<const PartBytes> part;  // none if nothing changed
-  std::shared_ptr<const BasePin> pin;     // of this version
-  std::uint64_t epoch = 0;                // of the admission it was made after
+  std::shared_ptr<const DeltaBytes> part;  // none if nothing changed
+  std::shared_ptr<const BasePin> pin;      // of this version
+  std::uint64_t epoch = 0;                 // of the admission it was made after
 };
 
 struct RankAdmission {
@@ -91,7 +91,7 @@ struct RankAdmission {
 // Puts a rank's part.
 struct PartJob {
   std::uint64_t call = 0;
-  std::shared_ptr<const PartBytes> part;
+  std::shared_ptr<const DeltaBytes> part;
   Version version = 0;
   bool again = false;
   // Outcome:

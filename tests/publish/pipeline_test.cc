@@ -48,7 +48,7 @@ class PipelineTest : public ::testing::Test {
     draft.layout = model_.layout;
     draft.state = StateDigest(*model_.layout, DigestsOf(model_));
     draft.has_delta = has_delta;
-    if (has_delta) draft.part = std::make_shared<const PartBytes>(UnsealedDelta(Bytes(kDeltaBytes, 1), 0));
+    if (has_delta) draft.part = std::make_shared<const DeltaBytes>(UnsealedDelta(Bytes(kDeltaBytes, 1), 0));
     return draft;
   }
 

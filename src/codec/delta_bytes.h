@@ -1,7 +1,6 @@
-// The part of a version on its way to the bucket.
+// The bytes of a delta file that is on its way somewhere.
 //
-// It is hashed when its bytes are first asked for, in the background: whoever trains has gone on by then. Safe to share
-// between threads.
+// It is hashed when they are first asked for: whoever encoded it need not wait for that. Safe to share between threads.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +12,9 @@
 
 namespace weightwire {
 
-class PartBytes {
+class DeltaBytes {
  public:
-  explicit PartBytes(UnsealedDelta delta) : size_bytes_(delta.size_bytes()), delta_(std::move(delta)) {}
+  explicit DeltaBytes(UnsealedDelta delta) : size_bytes_(delta.size_bytes()), delta_(std::move(delta)) {}
 
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
   [[nodiscard]] const std::vector<std::uint8_t>& Sealed() const {

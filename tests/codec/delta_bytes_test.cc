@@ -1,4 +1,4 @@
-#include "publish/part_bytes.h"
+#include "codec/delta_bytes.h"
 
 #include <gtest/gtest.h>
 
@@ -24,8 +24,8 @@ TEST(UnsealedDelta, IsADeltaFileOnceItIsSealed) {
   EXPECT_TRUE(DeltaFile::Parse(sealed).ok());
 }
 
-TEST(PartBytes, AreSealedOnceWhoeverAsksFirst) {
-  const PartBytes part(EmptyDelta());
+TEST(DeltaBytes, AreSealedOnceWhoeverAsksFirst) {
+  const DeltaBytes part(EmptyDelta());
   const File expected = EmptyDelta().Seal();
   std::array<const File*, 4> seen{};
   {
