@@ -1,30 +1,33 @@
 // Kernels::digest_shorts. Included by kernels_simd.cc inside each target's namespace; no include guard on purpose.
 //
 // Places and differences are made by whole vectors. Then blocks are summed one after another. A change's two keys lie
-// beside each other, so a vector takes as many changes as it has pairs of lanes.
+// beside each other, 32 bits each: a vector has the keys of as many changes as it has lanes of 64 bits.
 
 using SignedLongs = hn::Vec<hn::ScalableTag<std::int64_t>>;
-constexpr std::size_t kPairs = hn::MaxLanes(hn::ScalableTag<std::uint64_t>()) / 2;
 
-// The keys of kPairs words, both of each.
-HWY_INLINE auto KeyPairs(const DigestKeys& keys, const std::uint32_t* words) {
-  const hn::Full64<std::uint32_t> two;
-  const auto pair = [&](std::size_t k) HWY_ATTR { return hn::LoadU(two, keys.pair[words[k]].data()); };
+// Both keys of kLongLanes words.
+HWY_INLINE Longs KeyPairs(const DigestKeys& keys, const std::uint32_t* words) {
+  const hn::Full64<std::uint64_t> one;
+  const hn::Full128<std::uint64_t> two;
+  const auto pair = [&](std::size_t k) HWY_ATTR {
+    return hn::BitCast(one, hn::LoadU(hn::Full64<std::uint32_t>(), keys.pair[words[k]].data()));
+  };
+  const auto pairs = [&](std::size_t k) HWY_ATTR { return hn::Combine(two, pair(k + 1), pair(k)); };
 #if HWY_MAX_BYTES >= 64
-  const hn::Full128<std::uint32_t> four;
-  const hn::Full256<std::uint32_t> eight;
-  return hn::PromoteTo(kLongs,
-                       hn::Combine(eight, hn::Combine(four, pair(3), pair(2)), hn::Combine(four, pair(1), pair(0))));
+  const hn::Full256<std::uint64_t> four;
+  return hn::Combine(kLongs, hn::Combine(four, pairs(6), pairs(4)), hn::Combine(four, pairs(2), pairs(0)));
 #elif HWY_MAX_BYTES >= 32
-  return hn::PromoteTo(kLongs, hn::Combine(hn::Full128<std::uint32_t>(), pair(1), pair(0)));
+  return hn::Combine(kLongs, pairs(2), pairs(0));
 #else
-  return hn::PromoteTo(kLongs, pair(0));
+  return pairs(0);
 #endif
 }
 
-// The sums of even and of odd lanes.
-HWY_INLINE void StorePairSums(SignedLongs sums, std::array<std::int64_t, 2>& out) {
+// The sums of all lanes of both.
+HWY_INLINE void StoreSums(SignedLongs first, SignedLongs second, std::array<std::int64_t, 2>& out) {
+  const hn::ScalableTag<std::int64_t> ints;
   const hn::Full128<std::int64_t> two;
+  const auto sums = hn::Add(hn::InterleaveLower(ints, first, second), hn::InterleaveUpper(ints, first, second));
 #if HWY_MAX_BYTES >= 64
   const hn::Full256<std::int64_t> four;
   const auto half = hn::Add(hn::LowerHalf(four, sums), hn::UpperHalf(four, sums));
@@ -42,14 +45,13 @@ std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* position
   constexpr std::size_t kCount = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
   const hn::RebindToSigned<decltype(kWords)> ints;
   const hn::ScalableTag<std::int64_t> long_ints;
-  const hn::Rebind<std::int32_t, decltype(long_ints)> half_ints;
   const hn::Rebind<std::uint16_t, decltype(kWords)> shorts;
   const hn::Repartition<std::uint8_t, decltype(shorts)> short_bytes;
+  constexpr std::size_t kEndReach = 64;
   // What is behind the last change is read, but does not count.
-  HWY_ALIGN std::uint32_t units[kDigestBatch + kCount];
-  HWY_ALIGN std::uint32_t words[kDigestBatch + kCount];                 // in their blocks
-  HWY_ALIGN std::int32_t differences[2 * (kDigestBatch + kCount)];      // twice each, for both keys
-  HWY_ALIGN std::int32_t odd_differences[2 * (kDigestBatch + kCount)];  // the same, or 0 for even units
+  HWY_ALIGN std::uint32_t units[kDigestBatch + kEndReach];
+  HWY_ALIGN std::uint32_t words[kDigestBatch + kCount];             // in their blocks
+  HWY_ALIGN std::int32_t differences[2 * (kDigestBatch + kCount)];  // each followed by -1 for odd units, 0 for even
   const std::uint32_t first = first_unit - positions[0];
   std::size_t k = 0;
   for (; k + kCount <= count; k += kCount) {
@@ -59,58 +61,68 @@ std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* position
     const auto unit = hn::Add(hn::LoadU(kWords, positions + k), hn::Set(kWords, first));
     const auto difference = hn::Sub(widen(new_units), widen(old_units));
     const auto is_odd = hn::BitCast(ints, hn::Sub(hn::Zero(kWords), hn::And(unit, hn::Set(kWords, 1))));
-    const auto odd_difference = hn::And(difference, is_odd);
     hn::Store(unit, kWords, units + k);
     hn::Store(hn::ShiftRight<1>(hn::And(unit, hn::Set(kWords, 2 * kDigestBlockWords - 1))), kWords, words + k);
-    hn::StoreInterleaved2(difference, difference, ints, differences + 2 * k);
-    hn::StoreInterleaved2(odd_difference, odd_difference, ints, odd_differences + 2 * k);
+    hn::StoreInterleaved2(difference, is_odd, ints, differences + 2 * k);
   }
   for (; k < count; ++k) {
     units[k] = positions[k] + first;
     words[k] = units[k] % (2 * kDigestBlockWords) / 2;
-    differences[2 * k] = differences[2 * k + 1] =
+    differences[2 * k] =
         std::int32_t{LoadUnit<std::uint16_t>(new_units, k)} - std::int32_t{LoadUnit<std::uint16_t>(old_units, k)};
-    odd_differences[2 * k] = odd_differences[2 * k + 1] = units[k] % 2 == 0 ? 0 : differences[2 * k];
+    differences[2 * k + 1] = units[k] % 2 == 0 ? 0 : -1;
   }
-  // Behind the last unit there is one of another block.
-  hn::StoreU(hn::Set(kWords, units[count - 1] + 2 * kDigestBlockWords), kWords, units + count);
+  // Behind the last unit there are some of no block.
+  for (std::size_t pad = 0; pad < kEndReach; pad += kCount) {
+    hn::StoreU(hn::Set(kWords, 0xffffffff), kWords, units + count + pad);
+  }
   hn::StoreU(hn::Zero(kWords), kWords, words + count);
   for (std::size_t pad = 0; pad < 2; ++pad) {
     hn::StoreU(hn::Zero(ints), ints, differences + 2 * count + pad * kCount);
-    hn::StoreU(hn::Zero(ints), ints, odd_differences + 2 * count + pad * kCount);
   }
 
+  // The changes of a block, of which there are many, in steps of two vectors, and its end by a look at a few vectors:
+  // so how many there are hardly ever decides a branch.
   ChangedBlock* block = blocks;
-  std::size_t begin = 0;
-  const auto end_block = [&](std::size_t end) HWY_ATTR {
-    auto all = hn::Zero(long_ints);
-    auto odd = hn::Zero(long_ints);
-    const auto products = [&](std::size_t at, const std::int32_t* of) HWY_ATTR {
-      const auto key = hn::BitCast(ints, KeyPairs(keys, words + at));
-      return hn::MulEven(key, hn::BitCast(ints, hn::PromoteTo(long_ints, hn::LoadU(half_ints, of + 2 * at))));
-    };
-    std::size_t at = begin;
-    for (; at + kPairs <= end; at += kPairs) {
-      all = hn::Add(all, products(at, differences));
-      odd = hn::Add(odd, products(at, odd_differences));
+  for (std::size_t begin = 0; begin < count;) {
+    const std::uint32_t number = units[begin] / (2 * kDigestBlockWords);
+    const auto next_block = hn::Set(kWords, (number + 1) * (2 * kDigestBlockWords));
+    std::size_t end = begin;
+    for (std::size_t in_block = kEndReach; in_block == kEndReach;) {
+      in_block = 0;
+      for (std::size_t j = 0; j < kEndReach; j += kCount) {
+        in_block += hn::CountTrue(kWords, hn::Lt(hn::LoadU(kWords, units + end + j), next_block));
+      }
+      end += in_block;
     }
-    // The others of the last vector belong to the next block.
-    const auto mine = hn::FirstN(long_ints, 2 * (end - at));
-    all = hn::Add(all, hn::IfThenElseZero(mine, products(at, differences)));
-    odd = hn::Add(odd, hn::IfThenElseZero(mine, products(at, odd_differences)));
-    block->block = units[begin] / (2 * kDigestBlockWords);
-    StorePairSums(all, block->all);
-    StorePairSums(odd, block->odd);
+    auto all0 = hn::Zero(long_ints);
+    auto all1 = hn::Zero(long_ints);
+    auto odd0 = hn::Zero(long_ints);
+    auto odd1 = hn::Zero(long_ints);
+    // Of `left` changes, those that a vector has; what is behind them belongs to the next block.
+    const auto add = [&](std::size_t at, std::size_t left) HWY_ATTR {
+      const auto difference = hn::IfThenElseZero(hn::FirstN(long_ints, left),
+                                                 hn::BitCast(long_ints, hn::LoadU(ints, differences + 2 * at)));
+      const Longs key = KeyPairs(keys, words + at);
+      const auto factor = hn::BitCast(ints, difference);
+      const auto product0 = hn::MulEven(hn::BitCast(ints, key), factor);
+      const auto product1 = hn::MulEven(hn::BitCast(ints, hn::ShiftRight<32>(key)), factor);
+      const auto is_odd = hn::Lt(difference, hn::Zero(long_ints));
+      all0 = hn::Add(all0, product0);
+      all1 = hn::Add(all1, product1);
+      odd0 = hn::Add(odd0, hn::IfThenElseZero(is_odd, product0));
+      odd1 = hn::Add(odd1, hn::IfThenElseZero(is_odd, product1));
+    };
+    for (std::size_t at = begin; at < end; at += 2 * kLongLanes) {
+      const std::size_t left = end - at;
+      add(at, left);
+      add(at + kLongLanes, std::max(left, kLongLanes) - kLongLanes);
+    }
+    block->block = number;
+    StoreSums(all0, all1, block->all);
+    StoreSums(odd0, odd1, block->odd);
     ++block;
     begin = end;
-  };
-  // A block ends where the next unit is in another one.
-  for (k = 0; k < count; k += kCount) {
-    const auto is_last = hn::Ne(hn::ShiftRight<kDigestShortsLog2>(hn::Load(kWords, units + k)),
-                                hn::ShiftRight<kDigestShortsLog2>(hn::LoadU(kWords, units + k + 1)));
-    for (std::uint64_t lasts = MaskBits(kWords, is_last); lasts != 0; lasts &= lasts - 1) {
-      if (k + LowestBit(lasts) < count) end_block(k + LowestBit(lasts) + 1);
-    }
   }
   return static_cast<std::size_t>(block - blocks);
 }

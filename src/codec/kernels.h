@@ -51,7 +51,7 @@ struct ChangedBlock {
   std::array<std::int64_t, 2> odd;  // the same of odd units alone: the upper halves of words
 };
 // Changes that are given to digest_shorts at most, and how far apart their units may be.
-inline constexpr std::size_t kDigestBatch = 128;
+inline constexpr std::size_t kDigestBatch = 256;
 inline constexpr std::uint32_t kDigestReach = std::uint32_t{1} << 31;
 inline constexpr int kDigestShortsLog2 = 11;  // of the units of 16 bits in a block
 static_assert(2 * kDigestBlockWords == 1u << kDigestShortsLog2);
