@@ -33,7 +33,7 @@ struct FoundChanges {
   std::uint32_t* positions = nullptr;  // in the tile
   std::uint8_t* old_units = nullptr;
   std::uint8_t* new_units = nullptr;
-  std::uint32_t* begins = nullptr;  // the sum of the rates of the units before it, modulo 2^32
+  std::uint32_t* ends = nullptr;  // the sum of the rates of the units up to it and its own, modulo 2^32
 };
 inline constexpr std::uint32_t kScanRoom = 64;
 
@@ -52,7 +52,7 @@ struct SparseChanges {
   const std::uint32_t* positions = nullptr;
   const std::uint8_t* old_units = nullptr;
   const std::uint8_t* new_units = nullptr;
-  const std::uint32_t* begins = nullptr;
+  const std::uint32_t* ends = nullptr;
 };
 
 // Room that make_events needs, beyond what it says it wrote: whole vectors are written.

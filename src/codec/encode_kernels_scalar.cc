@@ -19,14 +19,14 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
     if (!tables.uniform && i % kTimeBlock == 0) block_times[i / kTimeBlock] = static_cast<std::uint32_t>(result.time);
     const Unit old_unit = LoadUnit<Unit>(chunk.old_units, i);
     const Unit new_unit = LoadUnit<Unit>(chunk.new_units, i);
+    result.time += tables.rate_of_field[static_cast<std::uint32_t>(old_unit >> shift) & mask];
     if (old_unit != new_unit) {
       found.positions[result.found] = chunk.first_unit + i;
       StoreUnit<Unit>(found.old_units, result.found, old_unit);
       StoreUnit<Unit>(found.new_units, result.found, new_unit);
-      found.begins[result.found] = static_cast<std::uint32_t>(result.time);
+      found.ends[result.found] = static_cast<std::uint32_t>(result.time);
       ++result.found;
     }
-    result.time += tables.rate_of_field[static_cast<std::uint32_t>(old_unit >> shift) & mask];
   }
   if (!tables.uniform) {
     block_times[(chunk.count + kTimeBlock - 1) / kTimeBlock] = static_cast<std::uint32_t>(result.time);

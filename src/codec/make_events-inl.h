@@ -36,21 +36,17 @@ HWY_INLINE std::size_t AppendTogether(const SparseChanges& changes, const Expand
   constexpr std::uint32_t kUnitMask = sizeof(Unit) == 4 ? 0xffffffff : (std::uint64_t{1} << kBits) - 1;
   const auto unit_mask = hn::Set(kWords, kUnitMask);
   const auto one = hn::Set(kWords, 1);
-  const auto class_of = [&](Words units) HWY_ATTR {
-    const auto fields =
-        hn::And(hn::ShiftRightSame(units, tables.rule.shift), hn::Set(kWords, std::uint32_t{tables.rule.FieldMask()}));
-    const auto lowest = hn::Set(kWords, std::uint32_t{tables.rule.lowest});
-    return hn::Min(hn::Sub(hn::Max(fields, lowest), lowest), hn::Set(kWords, std::uint32_t{kClassCount - 1}));
-  };
   const auto position = hn::LoadU(kWords, changes.positions + k);
   const auto gap = hn::Sub(hn::Sub(position, hn::LoadU(kWords, changes.positions + k - 1)), one);
   const auto old_units = LoadWidened<Unit>(changes.old_units + k * sizeof(Unit));
-  const auto unit_class = class_of(old_units);
+  const auto field = hn::And(hn::ShiftRightSame(old_units, tables.rule.shift),
+                             hn::Set(kWords, std::uint32_t{tables.rule.FieldMask()}));
+  const auto lowest = hn::Set(kWords, std::uint32_t{tables.rule.lowest});
+  const auto unit_class =
+      hn::Min(hn::Sub(hn::Max(field, lowest), lowest), hn::Set(kWords, std::uint32_t{kClassCount - 1}));
   const auto rate = LookUpRates(tables, unit_class);
-  const auto previous_rate =
-      LookUpRates(tables, class_of(LoadWidened<Unit>(changes.old_units + (k - 1) * sizeof(Unit))));
-  const auto previous_end = hn::Add(hn::LoadU(kWords, changes.begins + k - 1), previous_rate);
-  const auto wait = hn::Sub(hn::LoadU(kWords, changes.begins + k), previous_end);
+  const auto wait_and_rate = hn::Sub(hn::LoadU(kWords, changes.ends + k), hn::LoadU(kWords, changes.ends + k - 1));
+  const auto wait = hn::Sub(wait_and_rate, rate);
 
   const auto sign_magnitude =
       hn::Set(kWords, tables.rule.order == Order::kSignMagnitude ? ~std::uint32_t{0} : std::uint32_t{0});
@@ -81,7 +77,7 @@ HWY_INLINE std::size_t AppendTogether(const SparseChanges& changes, const Expand
   const std::uint64_t counted = (std::uint64_t{1} << count) - 1;
 
   const auto waiting_begin = WaitingOf(wait);
-  const auto waiting_end = WaitingOf(hn::Min(hn::Add(wait, rate), hn::Set(kWords, kHorizon)));
+  const auto waiting_end = WaitingOf(hn::Min(wait_and_rate, hn::Set(kWords, kHorizon)));
   const auto fold = hn::Set(kWords, kFold);
   const auto change_start = hn::IfThenElse(down, hn::Add(fold, waiting_end), hn::Sub(fold, waiting_begin));
   const auto change_width = hn::Sub(waiting_begin, waiting_end);

@@ -10,13 +10,14 @@ constexpr std::size_t kLongestState = 8;
 }  // namespace
 
 void RansEncoder::Finish(std::span<const std::uint32_t> words, std::uint64_t state, std::vector<std::uint8_t>& out) {
-  const std::size_t begin = out.size();
-  out.resize(begin + 4 * words.size());
-  for (std::size_t i = 0; i < words.size(); ++i) StoreU32(out.data() + begin + 4 * i, words[i]);
-  ByteWriter writer(out);
   std::size_t state_bytes = words.empty() ? 0 : kShortestStateAfterWords;
   while (state_bytes < kLongestState && (state >> (8 * state_bytes)) != 0) ++state_bytes;
-  for (std::size_t i = 0; i < state_bytes; ++i) writer.U8(static_cast<std::uint8_t>(state >> (8 * i)));
+  const std::size_t begin = out.size();
+  out.resize(begin + 4 * words.size() + state_bytes);
+  std::uint8_t* to = out.data() + begin;
+  for (std::size_t i = 0; i < words.size(); ++i) StoreU32(to + 4 * i, words[i]);
+  to += 4 * words.size();
+  for (std::size_t i = 0; i < state_bytes; ++i) to[i] = static_cast<std::uint8_t>(state >> (8 * i));
 }
 
 RansDecoder::RansDecoder(std::span<const std::uint8_t> bytes) : state_(0) {

@@ -96,7 +96,7 @@ ScanResult ScanUniform(const ScanChunk& chunk, const ExpandedTables& tables, con
   const auto count = static_cast<std::uint32_t>(end - places.data());
   const std::uint32_t rate = tables.rates[0];
   TakeUnits<Unit>(chunk, places.data(), count, 0, found);
-  for (std::uint32_t k = 0; k < count; ++k) found.begins[k] = found.positions[k] * rate;
+  for (std::uint32_t k = 0; k < count; ++k) found.ends[k] = (found.positions[k] + 1) * rate;
   return {count, chunk.time + std::uint64_t{rate} * chunk.count};
 }
 
@@ -198,10 +198,10 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
     // What belongs to a change is taken along while it is at hand, in the first cache.
     const auto in_piece = static_cast<std::uint32_t>(end - places.data());
     TakeUnits<Unit>(chunk, places.data(), in_piece, result.found, found);
-    std::uint32_t* const HWY_RESTRICT begins = found.begins + result.found;
+    std::uint32_t* const HWY_RESTRICT block_begins = found.ends + result.found;
     for (std::uint32_t k = 0; k < in_piece; ++k) {
       const std::uint32_t block = places[k] / kTimeBlock;
-      begins[k] = times[block];
+      block_begins[k] = times[block];
       std::memcpy(&block_classes[result.found + k], classes.data() + rate_sums.Begin(block - piece / kTimeBlock),
                   sizeof(block_classes[0]));
     }
@@ -214,11 +214,11 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
     // Past the last change there is room, and what is written there means nothing.
     const auto within =
         hn::And(hn::PromoteTo(kLongs, hn::LoadU(half_words, found.positions + k)), hn::Set(kLongs, kTimeBlock - 1));
-    const auto not_before = hn::Set(kLongs, ~std::uint64_t{0}) << hn::ShiftLeft<3>(within);
-    const auto before = hn::Or(hn::LoadU(kLongs, block_classes.data() + k), not_before);
-    const auto sums = hn::BitCast(kWords, rate_sums.Of(hn::BitCast(kBytes, before)));
+    const auto after = hn::ShiftLeft<8>(hn::Set(kLongs, ~std::uint64_t{0}) << hn::ShiftLeft<3>(within));
+    const auto up_to_it = hn::Or(hn::LoadU(kLongs, block_classes.data() + k), after);
+    const auto sums = hn::BitCast(kWords, rate_sums.Of(hn::BitCast(kBytes, up_to_it)));
     const auto narrow = hn::LowerHalf(hn::ConcatEven(kWords, sums, sums));
-    hn::StoreU(hn::Add(hn::LoadU(half_words, found.begins + k), narrow), half_words, found.begins + k);
+    hn::StoreU(hn::Add(hn::LoadU(half_words, found.ends + k), narrow), half_words, found.ends + k);
   }
   return result;
 }

@@ -52,7 +52,8 @@ class SparseEventWriter {
     const Unit old_unit = LoadUnit<Unit>(changes_.old_units, k);
     const std::uint32_t field = FieldOf(old_unit);
     const std::uint32_t next = k == 0 ? 0 : changes_.positions[k - 1] + 1;
-    std::uint32_t wait = changes_.begins[k] - EndOf(k);
+    const std::uint32_t rate = tables_.rate_of_field[field];
+    std::uint32_t wait = changes_.ends[k] - rate - EndBefore(k);
     if (wait >= kHorizon || index - next > safe_gap_) [[unlikely]] {
       wait = Survive(next, index);
       if (wait >= kHorizon) {
@@ -61,8 +62,7 @@ class SparseEventWriter {
       }
     }
     const Step step = StepBetween<Unit>(old_unit, LoadUnit<Unit>(changes_.new_units, k), tables_.rule.order);
-    *next_event_++ =
-        ChangeEvent(Waiting(wait), Waiting(std::min(wait + tables_.rate_of_field[field], kHorizon)), step.down);
+    *next_event_++ = ChangeEvent(Waiting(wait), Waiting(std::min(wait + rate, kHorizon)), step.down);
     const Bucket bucket = BucketOf(step.magnitude);
     *next_event_++ = SymbolOf(tables_, tables_.class_of_field[field], bucket.symbol);
     next_event_ = AppendRawBits(bucket.extra, bucket.extra_bits, next_event_);
@@ -72,7 +72,7 @@ class SparseEventWriter {
   // What comes after the last change; returns the end of the events.
   RansEvent* Finish() {
     const std::uint32_t next = changes_.positions[changes_.changed - 1] + 1;
-    std::uint32_t rest = static_cast<std::uint32_t>(changes_.total_time) - EndOf(changes_.changed);
+    std::uint32_t rest = static_cast<std::uint32_t>(changes_.total_time) - EndBefore(changes_.changed);
     if (rest >= kHorizon || changes_.tile_count - next > safe_gap_) rest = Survive(next, changes_.tile_count);
     if (rest > kHorizon) {
       *next_event_++ = SurvivalEvent(Waiting(kHorizon));
@@ -101,10 +101,7 @@ class SparseEventWriter {
     return tables_.rate_of_field[FieldOf(LoadUnit<Unit>(changes_.tile_units, index))];
   }
   // When the unit changed before change k had been passed, modulo 2^32.
-  [[nodiscard]] std::uint32_t EndOf(std::size_t k) const {
-    if (k == 0) return 0;
-    return changes_.begins[k - 1] + tables_.rate_of_field[FieldOf(LoadUnit<Unit>(changes_.old_units, k - 1))];
-  }
+  [[nodiscard]] std::uint32_t EndBefore(std::size_t k) const { return k == 0 ? 0 : changes_.ends[k - 1]; }
 
   // Waits from unit `next` on, one event for each of a horizon or more, until unit `until` is nearer than that or is
   // the next one; returns how far it is then.

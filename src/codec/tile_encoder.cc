@@ -53,7 +53,7 @@ void TileEncoder::Lane::MakeRoom(std::size_t count, std::size_t unit_bytes) {
 std::size_t TileEncoder::memory_bytes() const {
   std::size_t bytes = times_.capacity() * sizeof(times_[0]) + chunk_.capacity();
   for (const Lane& lane : lanes_) {
-    bytes += (lane.positions.capacity() + lane.begins.capacity() + lane.words.capacity()) * sizeof(std::uint32_t) +
+    bytes += (lane.positions.capacity() + lane.ends.capacity() + lane.words.capacity()) * sizeof(std::uint32_t) +
              lane.old_units.capacity() + lane.new_units.capacity() + lane.stream.capacity() +
              lane.events.capacity() * sizeof(RansEvent);
   }
@@ -85,10 +85,10 @@ Status TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& ta
       WW_TRY(chunk.new_units, NewUnits(tile, begin, count, sizeof(Unit)));
     }
     lane.MakeRoom(lane.changed + chunk.count + kScanRoom, sizeof(Unit));
-    lane.begins.resize(lane.positions.size());
+    lane.ends.resize(lane.positions.size());
     const FoundChanges found = {lane.positions.data() + lane.changed,
                                 lane.old_units.data() + lane.changed * sizeof(Unit),
-                                lane.new_units.data() + lane.changed * sizeof(Unit), lane.begins.data() + lane.changed};
+                                lane.new_units.data() + lane.changed * sizeof(Unit), lane.ends.data() + lane.changed};
     scanned = kernels.scan(chunk, sizeof(Unit), tables, times_.data(), found);
     lane.changed += scanned.found;
   }
@@ -99,7 +99,7 @@ Status TileEncoder::SparseEvents(const TileInput& tile, const ExpandedTables& ta
                                  times_.data(),         scanned.time,
                                  lane.changed,          lane.positions.data(),
                                  lane.old_units.data(), lane.new_units.data(),
-                                 lane.begins.data()};
+                                 lane.ends.data()};
   RansEvent* const events = lane.EventsRoom(MostEvents(lane.changed, scanned.time));
   const EventCounts counts = kernels.make_events(changes, sizeof(Unit), tables, events);
   lane.event_count = counts.events;

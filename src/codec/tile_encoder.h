@@ -70,7 +70,7 @@ class TileEncoder {
     std::vector<std::uint32_t> positions;
     std::vector<std::uint8_t> old_units;
     std::vector<std::uint8_t> new_units;
-    std::vector<std::uint32_t> begins;  // on the tile's clock, only of sparse tiles
+    std::vector<std::uint32_t> ends;  // on the tile's clock, only of sparse tiles
     std::size_t changed = 0;
     std::uint32_t single_steps = 0;  // only of sparse tiles
     std::vector<RansEvent> events;   // kPushPad certain ones, then the tile's in the decoder's order

@@ -68,7 +68,7 @@ struct Tile {
 // What scan gives for a whole tile.
 struct Scanned {
   std::vector<std::uint32_t> positions;
-  std::vector<std::uint32_t> begins;
+  std::vector<std::uint32_t> ends;
   Bytes old_units;
   Bytes new_units;
   std::vector<std::uint32_t> times;
@@ -98,12 +98,12 @@ Scanned ScanTile(const EncodeKernels& kernels, const Tile& tile, const ExpandedT
     const ScanResult result =
         kernels.scan(chunk, tile.width, tables, scanned.times.data(),
                      {scanned.positions.data() + found, scanned.old_units.data() + found * unit_size,
-                      scanned.new_units.data() + found * unit_size, scanned.begins.data() + found});
+                      scanned.new_units.data() + found * unit_size, scanned.ends.data() + found});
     found += result.found;
     scanned.total = result.time;
   }
   scanned.positions.resize(found);
-  scanned.begins.resize(found);
+  scanned.ends.resize(found);
   scanned.old_units.resize(found * unit_size);
   scanned.new_units.resize(found * unit_size);
   scanned.times.resize(tables.uniform ? 0 : (tile.count + kTimeBlock - 1) / kTimeBlock + 1);
@@ -160,7 +160,7 @@ Made MakeEvents(const EncodeKernels& kernels, const Tile& tile, const Scanned& s
                                  scanned.times.data(),     scanned.total,
                                  scanned.positions.size(), scanned.positions.data(),
                                  scanned.old_units.data(), scanned.new_units.data(),
-                                 scanned.begins.data()};
+                                 scanned.ends.data()};
   Made made{std::vector<RansEvent>(MostEvents(changes.changed, changes.total_time) + kEventRoom), 0};
   const EventCounts counts = kernels.make_events(changes, tile.width, tables, made.events.data());
   EXPECT_LE(counts.events, MostEvents(changes.changed, changes.total_time));
