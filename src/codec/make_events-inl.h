@@ -93,22 +93,27 @@ HWY_INLINE std::size_t AppendTogether(const SparseChanges& changes, const Expand
     writer.Skip(event + 2 * count, single_steps);
     return count;
   }
-  // Few changes have extra bits. For each of these the events after it move up by one, all in whole vectors.
-  constexpr std::size_t kTwice = 2 * kWordLanes;
+  // Few changes have extra bits. For each of these the events after it move up by one, as many as a vector of changes
+  // can have: what is behind them means nothing.
   HWY_ALIGN std::uint32_t magnitudes[kWordLanes];
   HWY_ALIGN std::uint32_t classes[kWordLanes];
-  std::array<RansEvent, 2 * kTwice> plain;  // the second half is only read, not used
   hn::Store(magnitude, kWords, magnitudes);
   hn::Store(unit_class, kWords, classes);
-  hn::StoreInterleaved4(change_start, change_width, symbol_start, symbol_width, kWords, &plain[0].start);
-  std::memset(plain.data() + kTwice, 0, kTwice * sizeof(RansEvent));
   for (; extra_lanes != 0; extra_lanes &= extra_lanes - 1) {
     const std::size_t lane = LowestBit(extra_lanes);
     const Bucket bucket = BucketOf(magnitudes[lane]);
+    std::uint32_t* const after = &event[2 * lane + 2].start;
+    const auto events0 = hn::LoadU(kWords, after);
+    const auto events1 = hn::LoadU(kWords, after + kWordLanes);
+    const auto events2 = hn::LoadU(kWords, after + 2 * kWordLanes);
+    const auto events3 = hn::LoadU(kWords, after + 3 * kWordLanes);
     event[2 * lane + 1] = SymbolOf(tables, classes[lane], bucket.symbol);
     AppendRawBits(bucket.extra, bucket.extra_bits, event + 2 * lane + 2);
+    hn::StoreU(events0, kWords, after + 2);
+    hn::StoreU(events1, kWords, after + 2 + kWordLanes);
+    hn::StoreU(events2, kWords, after + 2 + 2 * kWordLanes);
+    hn::StoreU(events3, kWords, after + 2 + 3 * kWordLanes);
     ++event;
-    std::memcpy(event + 2 * lane + 2, plain.data() + 2 * lane + 2, kTwice * sizeof(RansEvent));
   }
   writer.Skip(event + 2 * count, single_steps);
   return count;
