@@ -383,7 +383,7 @@ void ReportText(const CodecFigures& f, const Layout& layout, const Machine& mach
     return fmt::format("{:.2f} ×", best.seconds() / floor.seconds());
   };
   const auto faster = [](const Best& best, const Best& other) {
-    return fmt::format("{:.1f} × as fast", other.seconds() / best.seconds());
+    return fmt::format("{:.2f} × as fast", other.seconds() / best.seconds());
   };
   TextTable table("lrrrr");
   table.AddRow({"", "time", "", "to the floor", "to XOR + zstd-1"});

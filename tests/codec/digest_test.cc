@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "codec/models.h"
 
@@ -143,6 +144,30 @@ TYPED_TEST(DigestOfChangesTest, TakesPositionsThatAreFarApart) {
                                   LoadUnit<TypeParam>(new_units.data(), k));
       }
       ASSERT_EQ(list.Finish(), changes.Finish()) << kernels->name;
+    }
+  }
+}
+
+// Vectors take a block's changes several at a time, and look for its end several at a time.
+TYPED_TEST(DigestOfChangesTest, TakesAnyNumberOfChangesInABlock) {
+  constexpr std::uint32_t kMost = 600;
+  Random random(7);
+  const Bytes old_units = RandomBytes(random, kMost * sizeof(TypeParam));
+  const Bytes new_units = RandomBytes(random, kMost * sizeof(TypeParam));
+  std::vector<std::uint32_t> positions(kMost);
+  std::iota(positions.begin(), positions.end(), 0);
+  for (std::uint32_t count = 1; count <= kMost; ++count) {
+    // Some of them in the next block, or none.
+    const std::uint64_t first = kDigestBlockBytes / sizeof(TypeParam) * 3 - Below(random, count + 1);
+    for (const Kernels* kernels : AllKernels()) {
+      DigestOfChanges list(*kernels);
+      list.Changes<TypeParam>(first, std::span(positions).first(count), old_units.data(), new_units.data());
+      DigestOfChanges changes(*kernels);
+      for (std::uint32_t k = 0; k < count; ++k) {
+        changes.Change<TypeParam>(first + k, LoadUnit<TypeParam>(old_units.data(), k),
+                                  LoadUnit<TypeParam>(new_units.data(), k));
+      }
+      ASSERT_EQ(list.Finish(), changes.Finish()) << kernels->name << ", " << count << " changes";
     }
   }
 }
