@@ -2,11 +2,12 @@
 // others must equal them bit for bit (encode_kernels_test.cc); pure functions over caller-owned memory of any
 // alignment, which may be called from any thread.
 //
-// A sparse tile goes through three of them. scan reads old and new, once, and finds what changed and when on the tile's
-// clock (spec/FORMAT.md, "Positions"); make_events turns changes into events of the entropy coder; push_events codes
-// the events of many tiles side by side.
+// count_fields is for the sample that tables are chosen by. A sparse tile goes through the three others. scan reads old
+// and new, once, and finds what changed and when on the tile's clock (spec/FORMAT.md, "Positions"); make_events turns
+// changes into events of the entropy coder; push_events codes the events of many tiles side by side.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -73,7 +74,14 @@ struct PushLane {
 };
 inline constexpr std::size_t kPushPad = 8;
 
+// How many units have each class field.
+using FieldCount = std::array<std::uint64_t, 256>;
+
 struct EncodeKernels {
+  // Adds the units' fields to what was counted before.
+  void (*count_fields)(const std::uint8_t* units, std::uint32_t count, int unit_bytes, const ClassRule& rule,
+                       FieldCount& counts);
+
   // Appends the changes of a chunk. If the rates differ, also writes times[k], the sum of the rates of the tile's first
   // 8k units modulo 2^32, from the chunk's first to its end; `times` is the whole tile's, TimesRoom of it.
   ScanResult (*scan)(const ScanChunk& chunk, int unit_bytes, const ExpandedTables& tables, std::uint32_t* times,

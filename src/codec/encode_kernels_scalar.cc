@@ -8,6 +8,15 @@
 namespace weightwire {
 namespace {
 
+void CountFields(const std::uint8_t* units, std::uint32_t count, int unit_bytes, const ClassRule& rule,
+                 FieldCount& counts) {
+  WithUnit(unit_bytes, [&]<typename Unit>() {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      ++counts[static_cast<std::uint32_t>(LoadUnit<Unit>(units, i) >> rule.shift) & rule.FieldMask()];
+    }
+  });
+}
+
 template <typename Unit>
 ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::uint32_t* times,
                      const FoundChanges& found) {
@@ -63,7 +72,7 @@ void PushEvents(std::span<PushLane> lanes) {
 }  // namespace
 
 const EncodeKernels* ScalarEncodeKernels() {
-  static constexpr EncodeKernels kKernels = {Scan, MakeEvents, PushEvents};
+  static constexpr EncodeKernels kKernels = {CountFields, Scan, MakeEvents, PushEvents};
   return &kKernels;
 }
 

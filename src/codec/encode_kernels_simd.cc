@@ -32,6 +32,7 @@ namespace {
 #include "codec/vectors-inl.h"
 // One idea each.
 #include "codec/bf16_of_floats-inl.h"
+#include "codec/count_fields-inl.h"
 #include "codec/make_events-inl.h"
 #include "codec/push_events-inl.h"
 #include "codec/scan-inl.h"
@@ -39,7 +40,7 @@ namespace {
 }  // namespace
 
 const EncodeKernels* GetEncodeKernels() {
-  static constexpr EncodeKernels kKernels = {Scan, MakeEvents, PushEvents};
+  static constexpr EncodeKernels kKernels = {CountFields, Scan, MakeEvents, PushEvents};
   return &kKernels;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "codec/ask_for.h"
+#include "codec/encode_kernels.h"
 #include "codec/order.h"
 #include "codec/units.h"
 
@@ -21,10 +22,8 @@ constexpr std::uint64_t kPieceUnits = 1024;
 
 // Counts by field while pieces are looked at.
 struct Tallies {
-  // In several places in turn: neighbours often have the same field, and adding to a number that was just written takes
-  // long.
-  std::array<std::array<std::uint64_t, 256>, 8> units{};
-  std::array<std::uint64_t, 256> changed{};
+  FieldCount units{};
+  FieldCount changed{};
   std::array<std::size_t, 256> rows{};  // of fields with changes
 };
 
@@ -36,20 +35,7 @@ void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, st
   const auto field_at = [&](std::uint32_t i) {
     return static_cast<std::uint32_t>(LoadUnit<Unit>(old_units, i) >> shift) & mask;
   };
-  auto& units = tallies.units;
-  std::uint32_t i = 0;
-  for (; i + units.size() <= count; i += static_cast<std::uint32_t>(units.size())) {
-    ++units[0][field_at(i)];
-    ++units[1][field_at(i + 1)];
-    ++units[2][field_at(i + 2)];
-    ++units[3][field_at(i + 3)];
-    ++units[4][field_at(i + 4)];
-    ++units[5][field_at(i + 5)];
-    ++units[6][field_at(i + 6)];
-    ++units[7][field_at(i + 7)];
-  }
-  for (; i < count; ++i) ++units[0][field_at(i)];
-
+  kernels.encode->count_fields(old_units, count, sizeof(Unit), rule, tallies.units);
   std::array<std::uint16_t, kChunkUnits + 64> changed;
   const std::uint32_t found = kernels.find_changed(old_units, new_units, count, sizeof(Unit), changed.data());
   for (std::uint32_t k = 0; k < found; ++k) {
@@ -171,10 +157,9 @@ Sample TakeSample(const std::uint8_t* old_units, NewUnits new_units, std::uint64
     }
   });
   for (std::size_t field = 0; field < tallies.changed.size(); ++field) {
-    std::uint64_t of_field = 0;
-    for (const auto& part : tallies.units) of_field += part[field];
-    if (of_field == 0) continue;
-    sample.fields.push_back({static_cast<std::uint8_t>(field), of_field, tallies.changed[field], tallies.rows[field]});
+    if (tallies.units[field] == 0) continue;
+    sample.fields.push_back(
+        {static_cast<std::uint8_t>(field), tallies.units[field], tallies.changed[field], tallies.rows[field]});
   }
   return sample;
 }

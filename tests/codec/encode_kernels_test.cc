@@ -65,6 +65,27 @@ struct Tile {
   }
 };
 
+TEST_P(EncodeKernelsTest, CountTheSameFields) {
+  Random random(11);
+  for (int i = 0; i < Rounds(400); ++i) {
+    const int width = kWidths[i % 4];
+    const Tile tile(random, width, static_cast<std::uint32_t>(i < 100 ? i : Below(random, 5'000)));
+    ClassRule rule;
+    rule.bits = static_cast<std::uint8_t>(Below(random, 9));
+    rule.shift = static_cast<std::uint8_t>(Below(random, static_cast<std::uint64_t>(8 * width - rule.bits)));
+    // Few different fields, as in weights, or many.
+    if (Below(random, 2) == 0) {
+      for (std::size_t b = 0; b < tile.count * static_cast<std::size_t>(width); ++b) tile.old_units()[b] &= 0x13;
+    }
+    FieldCount truth{};
+    FieldCount counts{};
+    truth[7] = counts[7] = 1000;  // adds to what is there
+    ScalarKernels()->encode->count_fields(tile.old_units(), tile.count, width, rule, truth);
+    kernels().count_fields(tile.old_units(), tile.count, width, rule, counts);
+    ASSERT_EQ(counts, truth) << tile.count << " units of " << width;
+  }
+}
+
 // What scan gives for a whole tile.
 struct Scanned {
   std::vector<std::uint32_t> positions;
