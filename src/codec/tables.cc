@@ -118,7 +118,6 @@ ExpandedTables::ExpandedTables(const TableSet& set, int scale) : rule(set.rule),
   // At least one past the alphabet, so that a search always ends.
   stride = (alphabet / kSymbolStep + 1) * kSymbolStep;
   events.resize(kClassCount * stride);
-  packed_events.assign(kClassCount * stride, kNoSymbol);
   lasts.assign(kClassCount * stride, 0xffffffff);
   slots.resize(kClassCount * stride);
   lane_slots.resize(kClassCount * stride);
@@ -144,11 +143,9 @@ ExpandedTables::ExpandedTables(const TableSet& set, int scale) : rule(set.rule),
       ++slot;
     }
     if (start != 0) usable_classes |= 1u << c;
-    for (std::size_t symbol = 0; symbol < alphabet; ++symbol) {
+    for (std::size_t symbol = 0; symbol < std::min(alphabet, kPlainSymbols); ++symbol) {
       const auto& [event, possible] = events[c * stride + symbol];
-      const std::uint32_t packed = possible ? event.start | (event.width >> 16) : kNoSymbol;
-      packed_events[c * stride + symbol] = packed;
-      if (symbol < kPlainSymbols) plain_symbols[symbol][c] = packed;
+      plain_symbols[symbol][c] = possible ? event.start | (event.width >> 16) : kNoSymbol;
     }
     for (std::size_t byte = 0; byte < rate_bytes.size(); ++byte) {
       rate_bytes[byte][c] = static_cast<std::uint8_t>(rates[c] >> (8 * byte));

@@ -115,9 +115,8 @@ struct ExpandedTables {
   // For the encoder: the symbols of class c begin at c * stride.
   std::size_t stride = 0;
   std::vector<SymbolEvent> events;
-  // The same in a form that vectors look up: the start's upper half, then the width's, or kNoSymbol.
-  std::vector<std::uint32_t> packed_events;
-  // Of the symbols without extra bits once more, by symbol, then class.
+  // Of the symbols without extra bits once more, by symbol, then class, in a form that vectors look up: the start's
+  // upper half, then the width's, or kNoSymbol.
   std::array<std::array<std::uint32_t, kClassCount>, kPlainSymbols> plain_symbols{};
   // For the decoder: the possible symbols of class c begin at c * stride, in the order of their intervals. The event at
   // a position is the first whose lasts[] is not below it; after the possible ones, lasts[] is 2^32 - 1 throughout.
