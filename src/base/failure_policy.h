@@ -1,0 +1,85 @@
+// The failure policy: what a caller does about an error, and how long it waits before it tries again.
+//
+// Every component that retries something asks ReactionTo() and waits with a Backoff, so that an error has the same
+// meaning everywhere. ARCHITECTURE.md, "Timeouts, retries and limits", lists who retries what, and for how long.
+//
+// Thread safety: ReactionTo is a pure function. A Backoff belongs to one thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include "base/error.h"
+
+namespace weightwire {
+
+enum class Reaction : std::uint8_t {
+  kRetrySoon,    // the network or the service failed: the same request may succeed in a moment
+  kRetrySlowly,  // a person must act first (credentials, permissions, a full disk); then the same request succeeds
+  kFetchAgain,   // the object is missing or damaged: fetch it again, or reach the version by another path
+  kGiveUp,       // repeating the request cannot help
+};
+
+[[nodiscard]] constexpr Reaction ReactionTo(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kUnknownOutcome:
+      return Reaction::kRetrySoon;
+    case ErrorCode::kIo:
+    case ErrorCode::kRefused:
+      return Reaction::kRetrySlowly;
+    case ErrorCode::kNotFound:
+    case ErrorCode::kCorrupt:
+      return Reaction::kFetchAgain;
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kMismatch:
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kLimit:
+      return Reaction::kGiveUp;
+  }
+  return Reaction::kGiveUp;
+}
+
+[[nodiscard]] inline Reaction ReactionTo(const Error& error) { return ReactionTo(error.code()); }
+
+// True if the same request may succeed in a moment, without anyone acting.
+[[nodiscard]] inline bool IsTransient(const Error& error) { return ReactionTo(error) == Reaction::kRetrySoon; }
+
+// True if the same request may succeed later, soon or after a person has acted.
+[[nodiscard]] inline bool IsRetryable(const Error& error) {
+  return ReactionTo(error) == Reaction::kRetrySoon || ReactionTo(error) == Reaction::kRetrySlowly;
+}
+
+// The pauses between the attempts at one thing.
+struct BackoffPolicy {
+  std::chrono::nanoseconds first = std::chrono::seconds(1);   // after the first failure; doubled after each further one
+  std::chrono::nanoseconds last = std::chrono::seconds(60);   // the doubling ends here
+  std::chrono::nanoseconds slow = std::chrono::seconds(300);  // after an error that is not transient
+};
+
+class Backoff {
+ public:
+  explicit Backoff(const BackoffPolicy& policy) : policy_(policy) {}
+
+  // Counts a failure and returns how long to wait before the next attempt.
+  [[nodiscard]] std::chrono::nanoseconds Next(const Error& error) {
+    return IsTransient(error) ? Next() : (++failures_, policy_.slow);
+  }
+  // The same for a failure that is known to be transient.
+  [[nodiscard]] std::chrono::nanoseconds Next() {
+    constexpr int kMaxDoublings = 20;  // keeps the product below 2^63 ns for any sensible first pause
+    const auto factor = std::int64_t{1} << std::min(failures_++, kMaxDoublings);
+    return std::min(policy_.last, policy_.first * factor);
+  }
+  // An attempt succeeded.
+  void Reset() { failures_ = 0; }
+
+  [[nodiscard]] int failures() const { return failures_; }
+
+ private:
+  BackoffPolicy policy_;
+  int failures_ = 0;
+};
+
+}  // namespace weightwire

@@ -1,0 +1,46 @@
+#include "base/failure_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace weightwire {
+namespace {
+
+using std::chrono::seconds;
+
+Error Of(ErrorCode code) { return {code, "it failed"}; }
+
+TEST(FailurePolicy, EveryErrorHasTheReactionThatItsCodePromises) {
+  EXPECT_EQ(ReactionTo(Of(ErrorCode::kUnavailable)), Reaction::kRetrySoon);
+  EXPECT_EQ(ReactionTo(Of(ErrorCode::kUnknownOutcome)), Reaction::kRetrySoon);
+  EXPECT_EQ(ReactionTo(Of(ErrorCode::kIo)), Reaction::kRetrySlowly);
+  EXPECT_EQ(ReactionTo(Of(ErrorCode::kRefused)), Reaction::kRetrySlowly);
+  EXPECT_EQ(ReactionTo(Of(ErrorCode::kNotFound)), Reaction::kFetchAgain);
+  EXPECT_EQ(ReactionTo(Of(ErrorCode::kCorrupt)), Reaction::kFetchAgain);
+  for (const ErrorCode code :
+       {ErrorCode::kInvalidArgument, ErrorCode::kMismatch, ErrorCode::kUnsupported, ErrorCode::kLimit}) {
+    EXPECT_EQ(ReactionTo(Of(code)), Reaction::kGiveUp);
+    EXPECT_FALSE(IsRetryable(Of(code)));
+  }
+}
+
+TEST(Backoff, DoublesUpToTheLastPauseAndStartsOverAfterASuccess) {
+  Backoff backoff({seconds(1), seconds(5), seconds(300)});
+  for (const int expected : {1, 2, 4, 5, 5}) EXPECT_EQ(backoff.Next(), seconds(expected));
+  EXPECT_EQ(backoff.failures(), 5);
+  backoff.Reset();
+  EXPECT_EQ(backoff.Next(Of(ErrorCode::kUnavailable)), seconds(1));
+}
+
+TEST(Backoff, WaitsLongForWhatAPersonMustFix) {
+  Backoff backoff({seconds(1), seconds(5), seconds(300)});
+  EXPECT_EQ(backoff.Next(Of(ErrorCode::kRefused)), seconds(300));
+  EXPECT_EQ(backoff.Next(Of(ErrorCode::kUnavailable)), seconds(2));
+}
+
+TEST(Backoff, NeverOverflowsHoweverOftenItFails) {
+  Backoff backoff({seconds(1), seconds(60), seconds(300)});
+  for (int i = 0; i < 1000; ++i) EXPECT_LE(backoff.Next(), seconds(60));
+}
+
+}  // namespace
+}  // namespace weightwire
