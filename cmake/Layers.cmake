@@ -2,10 +2,10 @@
 #
 # The rule is enforced by the compiler: a layer's headers are reached through a directory of its own,
 # <build>/layers/<name>, which holds nothing but the link <name> -> src/<name>. So
-# #include "codec/encoder.h" resolves only in a target that links weightwire_codec.
+# #include "codec/encode/encoder.h" resolves only in a target that links weightwire_codec.
 
 # weightwire_layer(NAME <folder> [DEPENDS <folder>...] [LIBS <library>...])
-# Defines weightwire_<folder> from src/<folder>/*.cc, all but main.cc. A folder that is not there is no target.
+# Defines weightwire_<folder> from all .cc files below src/<folder>, except main.cc. A folder that is not there is no target.
 function(weightwire_layer)
   cmake_parse_arguments(LAYER "" "NAME" "DEPENDS;LIBS" ${ARGN})
   set(folder "${PROJECT_SOURCE_DIR}/src/${LAYER_NAME}")
@@ -17,7 +17,7 @@ function(weightwire_layer)
   file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/layers/${LAYER_NAME}")
   file(CREATE_LINK "${folder}" "${PROJECT_BINARY_DIR}/layers/${LAYER_NAME}/${LAYER_NAME}" SYMBOLIC)
 
-  file(GLOB sources CONFIGURE_DEPENDS "${folder}/*.cc")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${folder}/*.cc")
   list(REMOVE_ITEM sources "${folder}/main.cc")
   set(visibility INTERFACE)  # CMake has no library without sources, except an INTERFACE one
   if(sources)

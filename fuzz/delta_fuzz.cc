@@ -18,10 +18,10 @@
 #include <string>
 
 #include "base/check.h"
-#include "codec/decoder.h"
-#include "codec/encoder.h"
-#include "codec/gap_tile.h"
-#include "codec/tile_encoder.h"
+#include "codec/decode/decoder.h"
+#include "codec/decode/dense_tile.h"
+#include "codec/encode/encoder.h"
+#include "codec/format/gap_tile.h"
 #include "tensor/safetensors.h"
 
 namespace weightwire {
@@ -308,7 +308,7 @@ void WriteSeeds(const std::string& directory) {
     const std::size_t from = row * 40;
     entry.old_bytes = std::span(base.tensors[0]).subspan(from, 600);
     entry.new_bytes = std::span(changed).subspan(from, 600);
-    entry.before = DigestOfRun(entry.old_bytes, from, *ScalarKernels());
+    entry.before = DigestOfRange(entry.old_bytes, from, *ScalarKernels());
     request.entries.push_back(entry);
   }
   EncodeEntry added;

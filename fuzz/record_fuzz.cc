@@ -9,7 +9,7 @@
 #include "log/lease.h"
 #include "log/mark.h"
 #include "log/record.h"
-#include "log/wire.h"
+#include "log/run_manifest.h"
 #include "store/key.h"
 
 namespace weightwire {
@@ -62,7 +62,7 @@ void CheckPromises(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace weightwire;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  Check(text, ParseWire);
+  Check(text, ParseRunManifest);
   Check(text, ParseRecord);
   Check(text, ParseAnchorManifest);
   Check(text, ParseLease);

@@ -1,7 +1,7 @@
 """Every quoted include in src/ names its folder ("folder/file.h") and looks downwards only.
 
-The build enforces the same for what it compiles; this also covers headers nobody includes yet, and includes
-relative to the including file ("file.h"), which the compiler would accept.
+The build enforces this between folders. This check also covers headers that no source includes, includes relative to
+the including file ("file.h"), which the compiler would accept, and the order of the sub-folders below.
 """
 
 import re
@@ -11,6 +11,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LAYER = re.compile(r"weightwire_layer\(NAME (\w+)(?: DEPENDS ([\w ]+?))?(?: LIBS [^)]*)?\)")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+# Sub-folders, from the bottom up: a file may include files of its own sub-folder and of those before it in its list.
+# Files directly in the folder are either used by all sub-folders (store.h) or use them (open.h), so they are exempt.
+SUB_FOLDERS = {
+    "codec": ["format", "kernels", "digest", "encode", "decode"],
+    "store": ["http", "credentials", "backends", "wrappers"],
+    "follow": ["targets", "mirror"],
+}
+
+
+def looks_upwards(path: Path, include: str) -> bool:
+    """Whether a file of a sub-folder includes one of a sub-folder above its own."""
+    folder, *below = path.relative_to(ROOT / "src").parts
+    other, *other_below = include.split("/")
+    if other != folder or len(below) < 2 or len(other_below) < 2:
+        return False
+    order = SUB_FOLDERS[folder]
+    return order.index(other_below[0]) > order.index(below[0])
 
 
 def visible_folders() -> dict[str, set[str]]:
@@ -33,6 +51,8 @@ def complaints() -> list[str]:
         for include in INCLUDE.findall(path.read_text()):
             if include.partition("/")[0] not in visible[folder]:
                 found.append(f'{path.relative_to(ROOT)}: src/{folder} may not include "{include}"')
+            elif looks_upwards(path, include):
+                found.append(f'{path.relative_to(ROOT)}: may not include "{include}", which is in a sub-folder above')
     return found
 
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "follow/array_target.h"
+#include "follow/targets/array_target.h"
 #include "publish/state_bits.h"
 #include "tensor/layout.h"
 

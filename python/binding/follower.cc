@@ -18,9 +18,9 @@
 #include "arrays.h"
 #include "binding.h"
 #include "errors.h"
-#include "follow/array_target.h"
-#include "follow/memory_target.h"
-#include "follow/mirror.h"
+#include "follow/mirror/mirror.h"
+#include "follow/targets/array_target.h"
+#include "follow/targets/memory_target.h"
 #include "forks.h"
 #include "interruptible.h"
 #include "machine.h"
@@ -216,10 +216,10 @@ class PyFollower {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
     if (session_ == nullptr) return;
-    const Status settled = session_->mirror != nullptr ? session_->mirror->Settle() : Ok();
+    const Status synced = session_->mirror != nullptr ? session_->mirror->Sync() : Ok();
     const Status left = session_->follower->Leave();
     session_.reset();
-    OkOrRaise(settled);
+    OkOrRaise(synced);
     static_cast<void>(left);  // the lease expires
   }
 

@@ -9,9 +9,9 @@
 #include "base/real_file_system.h"
 #include "base/result.h"
 #include "base/threads.h"
-#include "codec/kernels.h"
+#include "codec/kernels/kernels.h"
 #include "store/store.h"
-#include "store/trace_store.h"
+#include "store/wrappers/trace_store.h"
 
 namespace weightwire::python {
 

@@ -173,7 +173,7 @@ class PublishingSession {
     AddCounts(dict, store_);
     return dict;
   }
-  [[nodiscard]] std::string RunId() const { return ToHex(run_->wire().run); }
+  [[nodiscard]] std::string RunId() const { return ToHex(run_->id()); }
 
  private:
   OpenedStore store_;

@@ -1,4 +1,4 @@
-// _core.Reader: readers over memory that Python owns (codec/converting_reader.h), and readers that call Python.
+// _core.Reader: readers over memory that Python owns (codec/encode/converting_reader.h), and readers that call Python.
 #include "readers.h"
 
 #include <nanobind/ndarray.h>
@@ -16,8 +16,8 @@
 
 #include "base/threads.h"
 #include "binding.h"
-#include "codec/converting_reader.h"
-#include "codec/kernels.h"
+#include "codec/encode/converting_reader.h"
+#include "codec/kernels/kernels.h"
 #include "errors.h"
 
 namespace nb = nanobind;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "codec/unit_reader.h"
+#include "codec/encode/unit_reader.h"
 
 namespace weightwire::python {
 

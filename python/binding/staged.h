@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "codec/staged_change.h"
+#include "codec/decode/staged_change.h"
 
 namespace weightwire::python {
 

@@ -4,7 +4,7 @@
 
 namespace weightwire {
 
-std::chrono::nanoseconds SystemClock::Monotonic() const { return std::chrono::steady_clock::now().time_since_epoch(); }
+MonotonicTime SystemClock::Monotonic() const { return std::chrono::steady_clock::now().time_since_epoch(); }
 
 WallTime SystemClock::Wall() const {
   return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());

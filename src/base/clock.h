@@ -14,6 +14,9 @@ namespace weightwire {
 // A point in the time of day of some machine, ours or a store's. Two machines' clocks are never compared.
 using WallTime = std::chrono::sys_time<std::chrono::milliseconds>;
 
+// A point in the time of Clock::Monotonic.
+using MonotonicTime = std::chrono::nanoseconds;
+
 // Thread safety: all calls may be made by several threads.
 class Clock {
  public:
@@ -23,7 +26,7 @@ class Clock {
   virtual ~Clock() = default;
 
   // Time since some fixed start. Never goes back; for deadlines and durations.
-  [[nodiscard]] virtual std::chrono::nanoseconds Monotonic() const = 0;
+  [[nodiscard]] virtual MonotonicTime Monotonic() const = 0;
 
   // This machine's time of day. May jump; only for people, signatures and expiry dates given by others.
   [[nodiscard]] virtual WallTime Wall() const = 0;
@@ -31,7 +34,7 @@ class Clock {
 
 class SystemClock final : public Clock {
  public:
-  [[nodiscard]] std::chrono::nanoseconds Monotonic() const override;
+  [[nodiscard]] MonotonicTime Monotonic() const override;
   [[nodiscard]] WallTime Wall() const override;
 };
 
@@ -40,9 +43,7 @@ class ManualClock final : public Clock {
  public:
   explicit ManualClock(WallTime start = WallTime(std::chrono::hours(24))) : wall_start_(start) {}
 
-  [[nodiscard]] std::chrono::nanoseconds Monotonic() const override {
-    return std::chrono::nanoseconds(passed_ns_.load());
-  }
+  [[nodiscard]] MonotonicTime Monotonic() const override { return std::chrono::nanoseconds(passed_ns_.load()); }
   [[nodiscard]] WallTime Wall() const override {
     return wall_start_ + std::chrono::duration_cast<std::chrono::milliseconds>(Monotonic());
   }

@@ -10,12 +10,12 @@
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/load.h"
-#include "cli/patience.h"
 #include "cli/progress.h"
+#include "cli/retry.h"
 #include "cli/run_access.h"
 #include "cli/temporary_directory.h"
-#include "codec/state.h"
-#include "follow/reader.h"
+#include "codec/digest/state.h"
+#include "follow/mirror/reader.h"
 #include "log/find_version.h"
 #include "publish/anchor_writer.h"
 
@@ -26,7 +26,7 @@ namespace {
 Result<KnownRecord> VersionOf(const Run& run, const Checkpoint& checkpoint, const std::optional<SharedRead>& mirror,
                               const std::string& name, const Machine& machine) {
   if (mirror.has_value()) {
-    if (mirror->held().run != run.wire().run) {
+    if (mirror->held().run != run.id()) {
       return Error(ErrorCode::kMismatch, fmt::format("{} follows another run than {}", name, run.store().Name()));
     }
     return ReadVersion(run, mirror->held().version);
@@ -58,7 +58,7 @@ Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Chec
   AnchorWriter writer(run, subject, std::make_shared<CheckpointSource>(std::move(view)), options, *machine.kernels);
   Progress progress(fmt::format("writing an anchor of version {}", version.record.version), layout.total_bytes());
   std::uint64_t sent = 0;
-  WW_RETURN_IF_ERROR(WithPatience(interrupt, [&]() -> Result<bool> {
+  WW_RETURN_IF_ERROR(RetryTransient(interrupt, [&]() -> Result<bool> {
     WW_TRY(const bool done, writer.Step());
     progress.Add(writer.bytes_sent() - sent);
     sent = writer.bytes_sent();

@@ -13,9 +13,9 @@
 #include "cli/load.h"
 #include "cli/progress.h"
 #include "cli/update_lock.h"
-#include "codec/decoder.h"
-#include "codec/state.h"
-#include "codec/state_view.h"
+#include "codec/decode/decoder.h"
+#include "codec/decode/state_view.h"
+#include "codec/digest/state.h"
 #include "tensor/checkpoint_writer.h"
 #include "tensor/json.h"
 

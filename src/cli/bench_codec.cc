@@ -23,9 +23,9 @@
 #include "cli/progress.h"
 #include "cli/state_pair.h"
 #include "cli/text_table.h"
-#include "codec/decoder.h"
-#include "codec/state.h"
-#include "codec/state_view.h"
+#include "codec/decode/decoder.h"
+#include "codec/decode/state_view.h"
+#include "codec/digest/state.h"
 
 namespace weightwire {
 namespace {

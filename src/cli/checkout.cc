@@ -7,12 +7,12 @@
 
 #include "cli/format_numbers.h"
 #include "cli/json_output.h"
-#include "cli/patience.h"
 #include "cli/progress.h"
+#include "cli/retry.h"
 #include "cli/run_access.h"
 #include "follow/follower.h"
-#include "follow/mirror.h"
-#include "follow/mirror_state.h"
+#include "follow/mirror/mirror.h"
+#include "follow/mirror/mirror_state.h"
 #include "store/transfer.h"
 
 namespace weightwire {
@@ -32,7 +32,7 @@ Result<std::unique_ptr<Mirror>> OpenOrBeginAnew(const Run& run, const std::files
     if (!mirror.ok() && mirror.error().code() != ErrorCode::kInvalidArgument) return mirror.error();
     if (mirror.ok()) {
       const auto held = mirror.value()->held();
-      if (!held.has_value() || held->run == run.wire().run) return mirror;
+      if (!held.has_value() || held->run == run.id()) return mirror;
     }
   }
   WW_RETURN_IF_ERROR(RemoveTree(files, partial));
@@ -82,7 +82,7 @@ Status CheckOut(const Run& run, const KnownRecord& version, const std::filesyste
     Follower follower(run, *mirror, NewId(random), follower_options, {&clock, machine.kernels, machine.pool.get()});
     follower.StandStill(version.record.version, /*back=*/true);
     const Progress progress(fmt::format("fetching version {}", version.record.version));
-    const Status fetched = WithPatience(interrupt, [&]() -> Result<bool> {
+    const Status fetched = RetryTransient(interrupt, [&]() -> Result<bool> {
       WW_TRY(const FollowerStep step, follower.Step());
       return step == FollowerStep::kUpToDate;
     });
@@ -91,7 +91,7 @@ Status CheckOut(const Run& run, const KnownRecord& version, const std::filesyste
     if (!left.ok()) {
       fmt::print(stderr, "weightwire: {}; the lease stays until it expires\n", left.error().message());
     }
-    WW_RETURN_IF_ERROR(mirror->Settle());
+    WW_RETURN_IF_ERROR(mirror->Sync());
     const auto held = mirror->held();
     if (!held.has_value() || held->state != version.record.state) {
       return Error(ErrorCode::kCorrupt,

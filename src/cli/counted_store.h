@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "cli/interrupt.h"
 #include "store/store.h"
-#include "store/trace_store.h"
+#include "store/wrappers/trace_store.h"
 
 namespace weightwire {
 

@@ -19,7 +19,7 @@
 #include "cli/progress.h"
 #include "cli/state_pair.h"
 #include "cli/text_table.h"
-#include "codec/state.h"
+#include "codec/digest/state.h"
 #include "tensor/json.h"
 
 namespace weightwire {

@@ -6,7 +6,7 @@
 #include "cli/json_output.h"
 #include "cli/load.h"
 #include "cli/text_table.h"
-#include "codec/state.h"
+#include "codec/digest/state.h"
 
 namespace weightwire {
 namespace {

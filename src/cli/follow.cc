@@ -18,8 +18,8 @@
 #include "cli/told.h"
 #include "cli/vllm_server.h"
 #include "follow/follower.h"
-#include "follow/mirror.h"
-#include "follow/swap_mirror.h"
+#include "follow/mirror/mirror.h"
+#include "follow/mirror/swap_mirror.h"
 #include "runner/adopt.h"
 #include "runner/follow_loop.h"
 #include "runner/follower_id.h"
@@ -234,7 +234,7 @@ class ServerKeeper {
   Status Keep() {
     if (!server_.has_value() || !mirror_.held().has_value()) return Ok();
     const Held held = *mirror_.held();
-    const auto brought = server_->Bring(held, directory_);
+    const auto brought = server_->UpdateTo(held, directory_);
     if (!brought.ok()) {
       const Error& error = brought.error();
       if (once_ || error.code() == ErrorCode::kIo) return error;
@@ -400,11 +400,11 @@ Status RunFollow(const FollowOptions& options, const World& world) {
   };
   const auto end = RunFollower(follower, loop, {&sleeper, &random}, events);
   // Whatever happened: what is written is brought to the disk, and the lease given back.
-  const Status settled = mirror->Settle();
+  const Status synced = mirror->Sync();
   const Status left = follower.Leave();
   if (!end.ok()) return end.error();
   if (!served.ok()) return served.error();
-  if (!settled.ok()) return settled.error();
+  if (!synced.ok()) return synced.error();
   if (end.value() == FollowEnd::kStopped && !InterruptGuard::interrupted()) return TooLate(options, mirror->held());
   if (!left.ok()) reporter.Warn(left.error().message() + "; the lease stays until it expires");
   if (end.value() == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower.status(), run));

@@ -9,7 +9,7 @@
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/live_line.h"
-#include "cli/patience.h"
+#include "cli/retry.h"
 #include "cli/run_access.h"
 #include "cli/text_table.h"
 
@@ -27,7 +27,7 @@ void ReportJson(const GcCommandOptions& options, const Collector& collector) {
   json["location"] = options.run;
   json["dry_run"] = options.gc.dry_run;
   json["seen"] = ToJsonOutput(progress.seen);
-  json["may_go"] = ToJsonOutput(progress.may_go);
+  json["deletable"] = ToJsonOutput(progress.deletable);
   json["kept_by_leases"] = ToJsonOutput(progress.kept_by_leases);
   json["removed"] = ToJsonOutput(progress.removed);
   json["living_leases"] = progress.living_leases;
@@ -36,7 +36,7 @@ void ReportJson(const GcCommandOptions& options, const Collector& collector) {
   json["more"] = progress.more;
   json["held_back"] = progress.held_back;
   json["keys"] = JsonOutput::array();
-  for (const Removal& removal : collector.may_go()) json["keys"].push_back(removal.key);
+  for (const Removal& removal : collector.deletable()) json["keys"].push_back(removal.key);
   PrintJson(json);
 }
 
@@ -50,10 +50,10 @@ void ReportText(const GcCommandOptions& options, const Collector& collector) {
   fmt::print("{}: deltas and anchors have {}\n", options.run, Amount(progress.seen));
   if (options.gc.dry_run) {
     TextTable table("lrr");
-    for (const Removal& removal : collector.may_go()) {
+    for (const Removal& removal : collector.deletable()) {
       table.AddRow({removal.key, WithCommas(removal.objects), HumanBytes(removal.bytes)});
     }
-    fmt::print("may go           {}\n{}", Amount(progress.may_go), table.Render());
+    fmt::print("may go           {}\n{}", Amount(progress.deletable), table.Render());
   } else {
     fmt::print("removed          {}\n", Amount(progress.removed));
   }
@@ -80,7 +80,7 @@ Status RunGc(const GcCommandOptions& options, const World& world) {
   Status done;
   {
     LiveLine line;
-    done = WithPatience(interrupt, [&]() -> Result<bool> {
+    done = RetryTransient(interrupt, [&]() -> Result<bool> {
       WW_TRY(const GcStep step, collector.Step());
       line.Show(step.text);
       if (step.what == GcStep::What::kWaits) {

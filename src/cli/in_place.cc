@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "follow/journal.h"
+#include "follow/mirror/journal.h"
 
 namespace weightwire {
 namespace {

@@ -1,9 +1,9 @@
 // Changing a checkpoint where it lies, so that a crash at any point leaves the old state or a journal from which the
 // new one is completed, never a mix that nobody can resolve.
 //
-// The journal (follow/journal.h) lies beside the weights. It is complete, on the disk and under its own name before the
-// first byte of the weights changes, and is removed after the last one is on the disk. Finishing an update means
-// writing the new bits again, wherever the last attempt stopped.
+// The journal (follow/mirror/journal.h) lies beside the weights. It is complete, on the disk and under its own name
+// before the first byte of the weights changes, and is removed after the last one is on the disk. Finishing an update
+// means writing the new bits again, wherever the last attempt stopped.
 //
 //   .weightwire-journal            of a directory
 //   .weightwire-journal.<file>     of a single file
@@ -16,8 +16,8 @@
 #include "base/filesystem.h"
 #include "base/result.h"
 #include "base/threads.h"
-#include "codec/kernels.h"
-#include "codec/staged_change.h"
+#include "codec/decode/staged_change.h"
+#include "codec/kernels/kernels.h"
 #include "tensor/checkpoint.h"
 
 namespace weightwire {

@@ -14,7 +14,7 @@ Status RunInit(const InitOptions& options, const World& world) {
   WW_TRY(const auto store, world.open_store(options.run));
   bool made = false;
   WW_TRY(const Run run, InitRun(*store, options.single_writer, &made));
-  if (!made && options.single_writer && !run.wire().single_writer) {
+  if (!made && options.single_writer && !run.manifest().single_writer) {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("there is a run at {} already, and it was made for several writers; nothing was changed",
                              options.run));
@@ -22,7 +22,7 @@ Status RunInit(const InitOptions& options, const World& world) {
   // What cannot be found out is no reason to fail.
   bool is_public = false;
   if (world.is_public) {
-    const auto found = world.is_public(options.run, kWireKey);
+    const auto found = world.is_public(options.run, kRunManifestKey);
     is_public = found.ok() && found.value();
   }
   if (is_public) {
@@ -31,20 +31,20 @@ Status RunInit(const InitOptions& options, const World& world) {
   }
   if (options.json) {
     JsonOutput json;
-    json["run"] = ToHex(run.wire().run);
+    json["run"] = ToHex(run.id());
     json["location"] = options.run;
     json["made"] = made;
-    json["single_writer"] = run.wire().single_writer;
+    json["single_writer"] = run.manifest().single_writer;
     json["public"] = is_public;
     PrintJson(json);
     return Ok();
   }
   if (!made) {
-    fmt::print("{}: there is a run already, {}\n", options.run, ToHex(run.wire().run));
+    fmt::print("{}: there is a run already, {}\n", options.run, ToHex(run.id()));
     return Ok();
   }
-  fmt::print("{}: made the run {}\n", options.run, ToHex(run.wire().run));
-  if (run.wire().single_writer) fmt::print("It is for a single writer: two at a time would destroy it.\n");
+  fmt::print("{}: made the run {}\n", options.run, ToHex(run.id()));
+  if (run.manifest().single_writer) fmt::print("It is for a single writer: two at a time would destroy it.\n");
   return Ok();
 }
 

@@ -13,9 +13,9 @@
 #include "cli/json_output.h"
 #include "cli/load.h"
 #include "cli/text_table.h"
-#include "codec/decoder.h"
-#include "codec/delta_index.h"
-#include "codec/order.h"
+#include "codec/decode/decoder.h"
+#include "codec/format/delta_index.h"
+#include "codec/format/order.h"
 #include "tensor/safetensors.h"
 
 namespace weightwire {

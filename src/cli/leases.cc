@@ -15,7 +15,7 @@ Status RunLeases(const LeasesOptions& options, const World& world) {
   WW_TRY(const Followers followers, ReadFollowers(opened.run, newest_version));
   if (options.json) {
     JsonOutput json;
-    json["run"] = ToHex(opened.run.wire().run);
+    json["run"] = ToHex(opened.run.id());
     json["newest"] = newest_version.has_value() ? JsonOutput(*newest_version) : JsonOutput(nullptr);
     json["damaged"] = followers.damaged;
     json["leases"] = JsonOutput::array();

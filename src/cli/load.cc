@@ -9,8 +9,8 @@
 #include "base/real_file_system.h"
 #include "cli/in_place.h"
 #include "cli/progress.h"
-#include "codec/format.h"
-#include "codec/state.h"
+#include "codec/digest/state.h"
+#include "codec/format/format.h"
 
 namespace weightwire {
 

@@ -11,9 +11,9 @@
 #include "base/file.h"
 #include "base/result.h"
 #include "base/threads.h"
-#include "codec/delta_file.h"
-#include "codec/digest.h"
-#include "codec/kernels.h"
+#include "codec/digest/digest.h"
+#include "codec/format/delta_file.h"
+#include "codec/kernels/kernels.h"
 #include "tensor/checkpoint.h"
 
 namespace weightwire {

@@ -217,10 +217,10 @@ Status RunLog(const LogOptions& options, const World& world) {
   }
   if (options.json) {
     JsonOutput json;
-    json["run"] = ToHex(run.wire().run);
+    json["run"] = ToHex(run.id());
     json["location"] = options.run;
     json["newest"] = newest_version.has_value() ? JsonOutput(*newest_version) : JsonOutput(nullptr);
-    json["single_writer"] = run.wire().single_writer;
+    json["single_writer"] = run.manifest().single_writer;
     json["versions"] = JsonOutput::array();
     for (const Line& line : lines) json["versions"].push_back(ToJsonOutput(line));
     WW_TRY(const Followers followers, ReadFollowers(run, newest_version));
@@ -229,7 +229,7 @@ Status RunLog(const LogOptions& options, const World& world) {
     PrintJson(json);
     return Ok();
   }
-  fmt::print("run {} at {}\n", ToHex(run.wire().run), options.run);
+  fmt::print("run {} at {}\n", ToHex(run.id()), options.run);
   if (lines.empty()) {
     fmt::print("no version yet\n");
   } else {

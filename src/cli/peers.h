@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "codec/kernels.h"
+#include "codec/kernels/kernels.h"
 
 struct ZSTD_CCtx_s;  // NOLINT(readability-identifier-naming): zstd's own name; its headers stay out of ours
 

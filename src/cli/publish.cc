@@ -13,7 +13,7 @@
 #include "cli/load.h"
 #include "cli/progress.h"
 #include "cli/run_access.h"
-#include "codec/state.h"
+#include "codec/digest/state.h"
 #include "publish/publisher.h"
 #include "runner/follow_loop.h"
 #include "runner/init_run.h"
@@ -95,7 +95,7 @@ struct Outcome {
 void ReportJson(const PublishOptions& options, const Run& run, const Outcome& outcome) {
   const TicketStatus& ticket = outcome.ticket;
   JsonOutput json;
-  json["run"] = ToHex(run.wire().run);
+  json["run"] = ToHex(run.id());
   json["location"] = options.run;
   json["outcome"] = NameOf(ticket.stage);
   json["version"] = ticket.version.has_value() ? JsonOutput(*ticket.version) : JsonOutput(nullptr);
@@ -155,7 +155,7 @@ Status RunPublish(const PublishOptions& options, const World& world) {
   WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
   WW_TRY(const auto store, world.open_store(options.run));
   WW_TRY(const Run run, InitRun(*store, options.single_writer, nullptr));
-  WW_TRY(const auto state_directory, StateDirectory(options.state_directory, run.wire().run));
+  WW_TRY(const auto state_directory, StateDirectory(options.state_directory, run.id()));
   SystemClock clock;
   SystemRandom random;
   const InterruptGuard interrupt;

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "codec/digest.h"
-#include "codec/encoder.h"
-#include "codec/table_choice.h"
+#include "codec/digest/digest.h"
+#include "codec/encode/encoder.h"
+#include "codec/encode/table_choice.h"
 #include "tensor/layout.h"
 
 namespace weightwire {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "follow/mirror_state.h"
+#include "follow/mirror/mirror_state.h"
 
 namespace weightwire {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/filesystem.h"
 #include "base/result.h"
-#include "follow/target.h"
+#include "follow/targets/target.h"
 
 namespace weightwire {
 

@@ -6,8 +6,8 @@
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/load.h"
-#include "cli/patience.h"
 #include "cli/progress.h"
+#include "cli/retry.h"
 #include "cli/run_access.h"
 #include "follow/verify.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 void ReportJson(const VerifyOptions& options, const Run& run, const VerifyReport& report) {
   JsonOutput json;
-  json["run"] = ToHex(run.wire().run);
+  json["run"] = ToHex(run.id());
   json["location"] = options.run;
   json["from"] = options.from;
   json["newest"] = *report.newest;
@@ -51,14 +51,14 @@ Status RunVerify(const VerifyOptions& options, const World& world) {
   Verifier verifier(opened.run, options.from, *machine.kernels, *machine.pool);
   const InterruptGuard interrupt;
   // It finds the newest version by itself, even if some records are damaged.
-  WW_RETURN_IF_ERROR(WithPatience(interrupt, [&]() -> Result<bool> {
+  WW_RETURN_IF_ERROR(RetryTransient(interrupt, [&]() -> Result<bool> {
     WW_RETURN_IF_ERROR(verifier.Step());
     return verifier.report().newest.has_value();
   }));
   {
     Progress progress("verifying " + options.run, *verifier.report().newest + 1 - options.from);
     Version at = options.from;
-    WW_RETURN_IF_ERROR(WithPatience(interrupt, [&]() -> Result<bool> {
+    WW_RETURN_IF_ERROR(RetryTransient(interrupt, [&]() -> Result<bool> {
       WW_TRY(const bool done, verifier.Step());
       progress.Add(verifier.at() - std::min(at, verifier.at()));
       at = verifier.at();

@@ -81,7 +81,7 @@ VllmServer::VllmServer(std::string_view url) : url_(url), http_(PatientOptions()
   while (url_.ends_with('/')) url_.pop_back();
 }
 
-Result<bool> VllmServer::Bring(const Held& held, const std::filesystem::path& mirror) {
+Result<bool> VllmServer::UpdateTo(const Held& held, const std::filesystem::path& mirror) {
   WW_TRY(const std::string label, Label());
   if (label == LabelOf(held)) {
     if (!std::exchange(is_known_to_run_, true)) {
@@ -97,7 +97,7 @@ Result<bool> VllmServer::Bring(const Held& held, const std::filesystem::path& mi
     return Error(ErrorCode::kUnavailable,
                  fmt::format("the vLLM server at {} cannot be paused just now (status {})", url_, paused.status));
   }
-  if (const Status loaded = LoadAnew(LabelOf(held), mirror); !loaded.ok()) {
+  if (const Status loaded = Reload(LabelOf(held), mirror); !loaded.ok()) {
     return Error(ErrorCode::kIo, fmt::format("the vLLM server at {} could not load version {}: {}; it is left paused, "
                                              "start it anew",
                                              url_, held.version, loaded.error().message()));
@@ -159,7 +159,7 @@ Status VllmServer::CheckExact(const std::filesystem::path& mirror) {
   return Ok();
 }
 
-Status VllmServer::LoadAnew(const std::string& label, const std::filesystem::path& mirror) {
+Status VllmServer::Reload(const std::string& label, const std::filesystem::path& mirror) {
   std::error_code ignored;
   const std::string path = std::filesystem::absolute(mirror, ignored).lexically_normal().string();
   const std::pair<const char*, std::optional<Json>> steps[] = {

@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "follow/target.h"
-#include "store/http.h"
+#include "follow/targets/target.h"
+#include "store/http/http.h"
 
 namespace weightwire {
 
@@ -30,14 +30,14 @@ class VllmServer {
   //   kIo                             the server failed on the way. It is left paused: it must not answer with what it
   //                                   holds now, and has to be started anew.
   // Returns whether anything was done.
-  Result<bool> Bring(const Held& held, const std::filesystem::path& mirror);
+  Result<bool> UpdateTo(const Held& held, const std::filesystem::path& mirror);
 
  private:
   Result<HttpAnswer> Ask(const std::string& method, const std::string& path, const std::string& body);
   // The label; kUnsupported when the server has no such route.
   Result<std::string> Label();
   Status CheckExact(const std::filesystem::path& mirror);
-  Status LoadAnew(const std::string& label, const std::filesystem::path& mirror);
+  Status Reload(const std::string& label, const std::filesystem::path& mirror);
 
   std::string url_;
   HttpClient http_;

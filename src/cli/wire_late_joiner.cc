@@ -10,7 +10,7 @@
 #include "cli/counted_store.h"
 #include "cli/wire_model.h"
 #include "follow/follower.h"
-#include "follow/memory_target.h"
+#include "follow/targets/memory_target.h"
 #include "publish/publisher.h"
 #include "runner/init_run.h"
 

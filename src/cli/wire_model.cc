@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/random.h"
-#include "codec/units.h"
+#include "codec/format/units.h"
 
 namespace weightwire {
 namespace {

@@ -16,10 +16,10 @@
 #include "cli/progress.h"
 #include "cli/state_pair.h"
 #include "cli/wire_model.h"
-#include "codec/encoder.h"
-#include "codec/state.h"
+#include "codec/digest/state.h"
+#include "codec/encode/encoder.h"
 #include "follow/follower.h"
-#include "follow/mirror.h"
+#include "follow/mirror/mirror.h"
 #include "runner/init_run.h"
 #include "runner/publisher_runner.h"
 

@@ -16,8 +16,8 @@
 #include "base/random.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "store/backends/s3_store.h"
 #include "store/open.h"
-#include "store/s3_store.h"
 #include "store/transfer.h"
 
 namespace weightwire {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "follow/target.h"
+#include "follow/targets/target.h"
 #include "log/anchor.h"
 
 namespace weightwire {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "codec/decoder.h"
-#include "codec/delta_file.h"
-#include "codec/state.h"
+#include "codec/decode/decoder.h"
+#include "codec/digest/state.h"
+#include "codec/format/delta_file.h"
 #include "store/transfer.h"
 
 namespace weightwire {
@@ -39,7 +39,7 @@ Follower::Follower(Run run, Target& target, const Id& id, FollowerOptions option
 // --- what to do next ---
 
 Result<FollowerStep> Follower::Step() {
-  WW_TRY(const bool mended, target_.Mend());
+  WW_TRY(const bool mended, target_.Recover());
   if (mended) BeginAnew();
   if (!started_) return Start();
   if (LeaseIsDue()) return RenewLease();
@@ -66,14 +66,14 @@ Result<FollowerStep> Follower::Step() {
     WW_RETURN_IF_ERROR(Apply());
     return FollowerStep::kApply;
   }
-  WW_TRY(const bool busy, target_.Idle());
+  WW_TRY(const bool busy, target_.RunMaintenance());
   return busy ? FollowerStep::kIdle : FollowerStep::kUpToDate;
 }
 
 Result<FollowerStep> Follower::Start() {
   const auto& held = target_.held();
   if (held.has_value()) {
-    if (held->run != run_.wire().run) {
+    if (held->run != run_.id()) {
       return Error(ErrorCode::kMismatch,
                    fmt::format("the target follows another run than the one at {}: give it its own, or an empty target",
                                run_.store().Name()));
@@ -195,7 +195,7 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
     held = HeldCost{top->record.version, top->record.delta_bytes};
   }
   queue_.clear();
-  auto planned = PlanWay(run_, target.record, held, AvoidNow());
+  auto planned = PlanFetch(run_, target.record, held, AvoidNow());
   if (!planned.ok()) {
     // Next time everything is looked at anew: a newer version may have an anchor, a store may have recovered.
     newest_.reset();
@@ -208,7 +208,7 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
     return Error(damaged ? ErrorCode::kCorrupt : ErrorCode::kNotFound,
                  fmt::format("{} ({})", planned.error().message(), why->message()));
   }
-  const Way& way = planned.value();
+  const FetchPlan& way = planned.value();
   if (!way.anchor.has_value()) {
     wanted_anchor_.reset();  // one that was wanted before has been marked or has gone meanwhile
     return FollowerStep::kPlan;
@@ -261,7 +261,7 @@ bool Follower::LeaseIsDue() const {
 
 Lease Follower::CurrentLease() const {
   Lease lease;
-  lease.run = run_.wire().run;
+  lease.run = run_.id();
   lease.follower = id_;
   lease.name = options_.name;
   lease.seconds = options_.lease_seconds;

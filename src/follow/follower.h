@@ -30,10 +30,10 @@
 #include "base/random.h"
 #include "base/result.h"
 #include "base/threads.h"
-#include "codec/kernels.h"
-#include "codec/state_view.h"
+#include "codec/decode/state_view.h"
+#include "codec/kernels/kernels.h"
 #include "follow/anchor_places.h"
-#include "follow/target.h"
+#include "follow/targets/target.h"
 #include "log/plan.h"
 #include "log/run.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/result.h"
 #include "follow/follower.h"
-#include "follow/memory_target.h"
+#include "follow/targets/memory_target.h"
 
 namespace weightwire {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "codec/decoder.h"
-#include "codec/delta_file.h"
+#include "codec/decode/decoder.h"
+#include "codec/format/delta_file.h"
 #include "log/limits.h"
 
 namespace weightwire {

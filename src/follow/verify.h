@@ -19,9 +19,9 @@
 #include "base/object_hash.h"
 #include "base/result.h"
 #include "base/threads.h"
-#include "codec/kernels.h"
+#include "codec/kernels/kernels.h"
 #include "follow/anchor_places.h"
-#include "follow/memory_target.h"
+#include "follow/targets/memory_target.h"
 #include "log/run.h"
 
 namespace weightwire {

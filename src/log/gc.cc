@@ -57,16 +57,16 @@ Result<GcStep> Collector::Step() {
     case Phase::kRemoveOldMarks:
       return RemoveOldMarks();
     case Phase::kTidyLeases:
-      return Tidy(kLeasesPrefix, Phase::kTidyProbes);
+      return RemoveExpired(kLeasesPrefix, Phase::kTidyProbes);
     case Phase::kTidyProbes:
-      return Tidy(kProbesPrefix, Phase::kDone);
+      return RemoveExpired(kProbesPrefix, Phase::kDone);
     case Phase::kDone:
       break;
   }
   return GcStep{GcStep::What::kDone, {}, ""};
 }
 
-GcStep Collector::HeldBack(std::string why) {
+GcStep Collector::Block(std::string why) {
   progress_.held_back = why;
   return Done(std::move(why));
 }
@@ -83,13 +83,13 @@ Result<GcStep> Collector::Begin() {
   // The clock first: what is put meanwhile looks young.
   WW_TRY(now_, run_.store().Now());
   WW_TRY(const auto newest, run_.FindNewest(std::nullopt));
-  if (!newest.has_value()) return HeldBack("the run has no versions");
+  if (!newest.has_value()) return Block("the run has no versions");
   WW_TRY(const auto marks, run_.ReadMarksWithTimes());
   WW_TRY(leases_, run_.ReadLivingLeases());
   progress_.living_leases = leases_.leases.size();
   progress_.damaged_leases = leases_.damaged.size();
   if (!leases_.damaged.empty()) {
-    return HeldBack(
+    return Block(
         fmt::format("nothing may go: {} cannot be read and may be a living lease; it counts until it is {} "
                     "seconds old",
                     leases_.damaged.front().key, kMaxLeaseSeconds));
@@ -173,7 +173,7 @@ Result<AnchorCondition> Collector::ConditionOf(const AnchorName& name) const {
     return AnchorCondition::kBroken;  // no reader takes it
   }
   if (manifest.state != record->record.state || manifest.layout != record->record.layout) {
-    return AnchorCondition::kAnothers;
+    return AnchorCondition::kConflict;
   }
   // Names and sizes; bytes are for `verify`.
   std::map<std::string, std::uint64_t, std::less<>> sizes;
@@ -202,7 +202,7 @@ Result<GcStep> Collector::Examine() {
     return Worked(fmt::format("looked at {}", AnchorFolder(unexamined->name)));
   }
   if (!kept_.deltas_after.has_value()) {
-    return HeldBack(
+    return Block(
         fmt::format("nothing may go: no whole anchor leads to version {}; whoever holds it can write one with "
                     "`weightwire anchor`",
                     versions_.newest));
@@ -233,8 +233,8 @@ void Collector::Add(Removal removal) {
     progress_.more = true;
     return;
   }
-  progress_.may_go.objects += removal.objects;
-  progress_.may_go.bytes += removal.bytes;
+  progress_.deletable.objects += removal.objects;
+  progress_.deletable.bytes += removal.bytes;
   may_go_.push_back(std::move(removal));
 }
 
@@ -308,7 +308,7 @@ GcStep Collector::SurveyDone() {
   folders_.clear();
   listed_all_ = false;  // of what comes next
   if (options_.dry_run) {
-    return Done(fmt::format("{} objects of {} bytes may go", progress_.may_go.objects, progress_.may_go.bytes));
+    return Done(fmt::format("{} objects of {} bytes may go", progress_.deletable.objects, progress_.deletable.bytes));
   }
   if (may_go_.empty()) {
     phase_ = Phase::kRemoveOldMarks;
@@ -323,14 +323,14 @@ GcStep Collector::SurveyDone() {
     });
   });
   phase_ = Phase::kPutMark;
-  return Worked(fmt::format("{} objects of {} bytes may go", progress_.may_go.objects, progress_.may_go.bytes));
+  return Worked(fmt::format("{} objects of {} bytes may go", progress_.deletable.objects, progress_.deletable.bytes));
 }
 
 // --- saying it, and doing it ---
 
 Result<GcStep> Collector::PutMark() {
   Mark mark;
-  mark.run = run_.wire().run;
+  mark.run = run_.id();
   mark.id = mark_id_;
   for (const Removal& removal : may_go_) mark.keys.push_back(removal.key);
   const std::string key = MarkKey(mark_id_);
@@ -347,7 +347,7 @@ Result<GcStep> Collector::WaitForGrace() {
   const auto mark = run_.store().Stat(MarkKey(mark_id_));
   if (!mark.ok()) {
     if (mark.error().code() != ErrorCode::kNotFound) return mark.error();
-    return HeldBack(fmt::format("{} is gone: somebody else has done the work, or wants it left", MarkKey(mark_id_)));
+    return Block(fmt::format("{} is gone: somebody else has done the work, or wants it left", MarkKey(mark_id_)));
   }
   if (wait_for_grace_) {
     WW_TRY(const WallTime now, run_.store().Now());
@@ -470,7 +470,7 @@ Result<GcStep> Collector::RemoveOldMarks() {
 
 // --- what others left behind ---
 
-Result<GcStep> Collector::Tidy(std::string_view prefix, Phase next) {
+Result<GcStep> Collector::RemoveExpired(std::string_view prefix, Phase next) {
   Store& store = run_.store();
   // Older than any lease can live, and than the minimum age besides: nobody counts on it.
   const auto is_left = [&](const ObjectInfo& object) {

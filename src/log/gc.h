@@ -54,7 +54,7 @@ struct GcAmount {
 
 struct GcProgress {
   GcAmount seen;            // below deltas/ and anchors/
-  GcAmount may_go;          // of that, what neither policy nor leases keep
+  GcAmount deletable;       // of that, what neither policy nor leases keep
   GcAmount kept_by_leases;  // what only leases keep
   GcAmount removed;
   GcAmount tidied;  // besides: leases of followers long gone, and probes of writers that died
@@ -80,7 +80,7 @@ class Collector {
 
   [[nodiscard]] const GcProgress& progress() const { return progress_; }
   // What may go, complete once the survey is done: when Step has said kWaits or kDone for the first time.
-  [[nodiscard]] const std::vector<Removal>& may_go() const { return may_go_; }
+  [[nodiscard]] const std::vector<Removal>& deletable() const { return may_go_; }
 
  private:
   enum class Phase : std::uint8_t {
@@ -125,7 +125,7 @@ class Collector {
   Result<GcStep> RemoveNext();
   Result<GcStep> RemoveMark();
   Result<GcStep> RemoveOldMarks();
-  Result<GcStep> Tidy(std::string_view prefix, Phase next);
+  Result<GcStep> RemoveExpired(std::string_view prefix, Phase next);
 
   Result<AnchorCondition> ConditionOf(const AnchorName& name) const;
   Status JudgeFolder(const Folder& folder);
@@ -137,7 +137,7 @@ class Collector {
   [[nodiscard]] bool IsFull() const;
   GcStep SurveyDone();
   // Ends it before its end, and says why.
-  GcStep HeldBack(std::string why);
+  GcStep Block(std::string why);
   GcStep Done(std::string text);
 
   const Run run_;

@@ -13,21 +13,21 @@ namespace {
 // Anchors that are weighed, newest first. All of a run have about the same size, and an older one needs more deltas.
 constexpr std::size_t kAnchorsLookedAt = 8;
 
-std::optional<Way> ByDeltas(const Record& target, const HeldCost& held, const Avoid& avoid) {
+std::optional<FetchPlan> ByDeltas(const Record& target, const HeldCost& held, const Avoid& avoid) {
   if (held.version > target.version || held.version < target.chain) return std::nullopt;
   if (held.delta_bytes > target.delta_bytes || !avoid.Free(held.version, target.version)) return std::nullopt;
-  return Way{std::nullopt, held.version, target.version, target.delta_bytes - held.delta_bytes};
+  return FetchPlan{std::nullopt, held.version, target.version, target.delta_bytes - held.delta_bytes};
 }
 
 }  // namespace
 
-std::optional<Way> CheapestWay(const Record& target, const std::optional<HeldCost>& held,
-                               std::span<const KnownAnchor> anchors, const Avoid& avoid) {
-  std::optional<Way> best;
+std::optional<FetchPlan> CheapestPlan(const Record& target, const std::optional<HeldCost>& held,
+                                      std::span<const KnownAnchor> anchors, const Avoid& avoid) {
+  std::optional<FetchPlan> best;
   if (held.has_value()) best = ByDeltas(target, *held, avoid);
   for (const KnownAnchor& anchor : anchors) {
     if (avoid.anchors.contains(anchor.manifest.name)) continue;
-    std::optional<Way> way = ByDeltas(target, {anchor.manifest.name.version, anchor.manifest.delta_bytes}, avoid);
+    std::optional<FetchPlan> way = ByDeltas(target, {anchor.manifest.name.version, anchor.manifest.delta_bytes}, avoid);
     if (!way.has_value()) continue;
     const auto bytes = CheckedAdd(way->bytes, anchor.manifest.TotalBytes());
     if (!bytes.has_value()) continue;
@@ -38,8 +38,9 @@ std::optional<Way> CheapestWay(const Record& target, const std::optional<HeldCos
   return best;
 }
 
-Result<Way> PlanWay(const Run& run, const Record& target, const std::optional<HeldCost>& held, const Avoid& avoid) {
-  std::optional<Way> way = CheapestWay(target, held, {}, avoid);
+Result<FetchPlan> PlanFetch(const Run& run, const Record& target, const std::optional<HeldCost>& held,
+                            const Avoid& avoid) {
+  std::optional<FetchPlan> way = CheapestPlan(target, held, {}, avoid);
   // A way by deltas that costs less than any anchor alone needs no further look.
   if (way.has_value() && (!target.anchor.has_value() || way->bytes <= target.anchor->bytes)) return *std::move(way);
   WW_TRY(std::vector<AnchorName> names, run.ListAnchors(target.chain));
@@ -63,7 +64,7 @@ Result<Way> PlanWay(const Run& run, const Record& target, const std::optional<He
     }
     if (code != ErrorCode::kNotFound && !damaged.has_value()) damaged = anchor.error();
   }
-  way = CheapestWay(target, held, anchors, avoid);
+  way = CheapestPlan(target, held, anchors, avoid);
   if (way.has_value()) return *std::move(way);
   return Error(damaged.has_value() ? ErrorCode::kCorrupt : ErrorCode::kNotFound,
                fmt::format("there is no way to version {} of {}: no deltas and no anchor lead to it; whoever holds the "

@@ -20,7 +20,7 @@ struct HeldCost {
   std::uint64_t delta_bytes = 0;  // of its record
 };
 
-struct Way {
+struct FetchPlan {
   std::optional<KnownAnchor> anchor;  // to load first; none: the deltas start at the version held
   Version from = 0;                   // deltas of the versions after this one …
   Version to = 0;                     // … up to this one
@@ -40,11 +40,12 @@ struct Avoid {
 };
 
 // Chooses among the version held, if any, and the anchors given. Nothing if there is no way. Pure.
-[[nodiscard]] std::optional<Way> CheapestWay(const Record& target, const std::optional<HeldCost>& held,
-                                             std::span<const KnownAnchor> anchors, const Avoid& avoid);
+[[nodiscard]] std::optional<FetchPlan> CheapestPlan(const Record& target, const std::optional<HeldCost>& held,
+                                                    std::span<const KnownAnchor> anchors, const Avoid& avoid);
 
 // Looks for the cheapest way in the store. Anchors are asked for only if the deltas are gone or cost more than the
 // newest anchor does. kNotFound if there is none.
-Result<Way> PlanWay(const Run& run, const Record& target, const std::optional<HeldCost>& held, const Avoid& avoid);
+Result<FetchPlan> PlanFetch(const Run& run, const Record& target, const std::optional<HeldCost>& held,
+                            const Avoid& avoid);
 
 }  // namespace weightwire

@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 #include "log/fields.h"
 #include "log/limits.h"
-#include "log/wire.h"
+#include "log/run_manifest.h"
 #include "tensor/json.h"
 
 namespace weightwire {

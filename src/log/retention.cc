@@ -97,7 +97,7 @@ bool MayGo(const SurveyedAnchor& anchor, const Kept& kept, Version newest, WallT
   }
   switch (anchor.condition) {
     case AnchorCondition::kIncomplete:
-    case AnchorCondition::kAnothers:
+    case AnchorCondition::kConflict:
       return true;
     case AnchorCondition::kBroken:
       // Perhaps it only could not be read this time.

@@ -35,7 +35,7 @@ enum class AnchorCondition : std::uint8_t {
   kUnexamined,  // it has one
   kWhole,       // its list can be read, its files are there, and it is of its version's state
   kBroken,      // its list cannot be read, or a file is missing
-  kAnothers,    // it is of another state than its version, such as the anchor of a rebase that lost a race
+  kConflict,    // it is of another state than its version, such as the anchor of a rebase that lost a race
 };
 
 struct SurveyedAnchor {

@@ -16,8 +16,8 @@ namespace {
 
 std::string In(const std::string& key, const Store& store) { return fmt::format("{} of {}", key, store.Name()); }
 
-Status CheckRun(const Id& run, const Wire& wire) {
-  if (run == wire.run) return Ok();
+Status CheckRun(const Id& run, const RunManifest& manifest) {
+  if (run == manifest.run) return Ok();
   return Corrupt("it belongs to another run; was the bucket's content copied or mixed?");
 }
 
@@ -48,33 +48,33 @@ constexpr std::uint64_t kMaxTrustedPartBytes = std::uint64_t{64} << 20;
 }  // namespace
 
 Result<Run> Run::Open(Store& store) {
-  const auto bytes = store.Get(kWireKey, kMaxWireBytes);
+  const auto bytes = store.Get(kRunManifestKey, kMaxWireBytes);
   if (!bytes.ok()) {
     if (bytes.error().code() != ErrorCode::kNotFound) return bytes.error();
     return Error(ErrorCode::kNotFound,
                  fmt::format("there is no run at {}: make one with `weightwire init`", store.Name()));
   }
-  auto wire = ParseWire(TextOf(bytes.value()));
-  if (!wire.ok()) return wire.error().In(In(std::string(kWireKey), store));
-  WW_RETURN_IF_ERROR(CheckFeatures(wire.value().read, fmt::format("read the run at {}", store.Name())));
-  return Run(store, std::move(wire).value());
+  auto manifest = ParseRunManifest(TextOf(bytes.value()));
+  if (!manifest.ok()) return manifest.error().In(In(std::string(kRunManifestKey), store));
+  WW_RETURN_IF_ERROR(CheckFeatures(manifest.value().read, fmt::format("read the run at {}", store.Name())));
+  return Run(store, std::move(manifest).value());
 }
 
 Result<Run> Run::Create(Store& store, bool single_writer, Random& random) {
   // Looked for first: where put-if-absent is not honoured, putting would replace the run that is there.
   auto there = Open(store);
   if (there.ok() || there.error().code() != ErrorCode::kNotFound) return there;
-  Wire wire;
-  wire.run = NewId(random);
-  wire.single_writer = single_writer;
+  RunManifest manifest;
+  manifest.run = NewId(random);
+  manifest.single_writer = single_writer;
   // Whoever loses a race opens the winner's run.
-  WW_TRY(const CommitOutcome outcome, Commit(store, kWireKey, BytesOf(ToJson(wire))));
-  if (outcome == CommitOutcome::kAnothers) return Open(store);
-  return Run(store, std::move(wire));
+  WW_TRY(const CommitOutcome outcome, Commit(store, kRunManifestKey, BytesOf(ToJson(manifest))));
+  if (outcome == CommitOutcome::kConflict) return Open(store);
+  return Run(store, std::move(manifest));
 }
 
 Status Run::CheckMayWrite() const {
-  return CheckFeatures(wire_.write, fmt::format("write to the run at {}", store_->Name()));
+  return CheckFeatures(manifest_.write, fmt::format("write to the run at {}", store_->Name()));
 }
 
 Result<std::optional<KnownRecord>> Run::ReadRecord(Version version) const {
@@ -86,7 +86,7 @@ Result<std::optional<KnownRecord>> Run::ReadRecord(Version version) const {
   }
   const auto check = [&]() -> Result<KnownRecord> {
     WW_TRY(Record record, ParseRecord(TextOf(bytes.value())));
-    WW_RETURN_IF_ERROR(CheckRun(record.run, wire_));
+    WW_RETURN_IF_ERROR(CheckRun(record.run, manifest_));
     if (record.version != version) return Corrupt(fmt::format("it says it is version {}", record.version));
     return KnownRecord{std::move(record), Sha256Of(bytes.value())};
   };
@@ -157,7 +157,7 @@ Result<KnownAnchor> Run::ReadAnchor(const AnchorName& name) const {
   WW_TRY(const auto bytes, store_->Get(key, kMaxManifestBytes));
   const auto check = [&]() -> Result<KnownAnchor> {
     WW_TRY(AnchorManifest manifest, ParseAnchorManifest(TextOf(bytes)));
-    WW_RETURN_IF_ERROR(CheckRun(manifest.run, wire_));
+    WW_RETURN_IF_ERROR(CheckRun(manifest.run, manifest_));
     if (manifest.name != name) return Corrupt("it is the list of another anchor");
     return KnownAnchor{std::move(manifest), Sha256Of(bytes)};
   };
@@ -181,7 +181,7 @@ Result<std::vector<AnchorName>> Run::ListAnchors(Version from) const {
 Result<Lease> Run::ReadLease(const std::string& key) const {
   WW_TRY(const auto bytes, store_->Get(key, kMaxLeaseBytes));
   WW_TRY(Lease lease, ParseLease(TextOf(bytes)));
-  WW_RETURN_IF_ERROR(CheckRun(lease.run, wire_));
+  WW_RETURN_IF_ERROR(CheckRun(lease.run, manifest_));
   if (key != LeaseKey(lease.follower)) return Corrupt("it is the lease of another follower");
   return lease;
 }
@@ -265,7 +265,7 @@ Result<std::optional<Mark>> Run::ReadMark(const std::string& key) const {
   };
   auto mark = ParseMark(TextOf(bytes.value()));
   if (!mark.ok()) return damaged(mark.error());
-  if (const Status ours = CheckRun(mark.value().run, wire_); !ours.ok()) return damaged(ours.error());
+  if (const Status ours = CheckRun(mark.value().run, manifest_); !ours.ok()) return damaged(ours.error());
   if (key != MarkKey(mark.value().id)) return damaged(Corrupt("it is another mark"));
   return std::optional(std::move(mark).value());
 }

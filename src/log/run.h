@@ -17,7 +17,7 @@
 #include "log/lease.h"
 #include "log/mark.h"
 #include "log/record.h"
-#include "log/wire.h"
+#include "log/run_manifest.h"
 #include "store/store.h"
 #include "tensor/layout.h"
 
@@ -61,7 +61,9 @@ class Run {
   static Result<Run> Create(Store& store, bool single_writer, Random& random);
 
   [[nodiscard]] Store& store() const { return *store_; }
-  [[nodiscard]] const Wire& wire() const { return wire_; }
+  [[nodiscard]] const RunManifest& manifest() const { return manifest_; }
+  // The id that every object of the run carries.
+  [[nodiscard]] const Id& id() const { return manifest_.run; }
 
   // Whether this weightwire may write to it: kUnsupported, naming the feature that it lacks.
   [[nodiscard]] Status CheckMayWrite() const;
@@ -103,10 +105,10 @@ class Run {
   // Nothing if it is gone.
   [[nodiscard]] Result<std::optional<Mark>> ReadMark(const std::string& key) const;
 
-  Run(Store& store, Wire wire) : store_(&store), wire_(std::move(wire)) {}
+  Run(Store& store, RunManifest manifest) : store_(&store), manifest_(std::move(manifest)) {}
 
   Store* store_;
-  Wire wire_;
+  RunManifest manifest_;
 };
 
 // Whether a record names that anchor with another hash: its anchor.json is not the one that the record's writer saw.

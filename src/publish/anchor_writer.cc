@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/limits.h"
-#include "codec/state.h"
+#include "codec/digest/state.h"
 #include "log/limits.h"
 #include "publish/object_sender.h"
 #include "store/store.h"
@@ -110,7 +110,7 @@ struct AnchorWriter::Sending {
       }
       const std::uint64_t size = std::min({std::uint64_t{rest.size()}, left, kReadBytes});
       WW_RETURN_IF_ERROR(source.ReadAt(index, tensor_done, rest.first(size)));
-      digests[index] += DigestOfRun(rest.first(size), tensor_done, kernels);
+      digests[index] += DigestOfRange(rest.first(size), tensor_done, kernels);
       tensor_done += size;
       rest = rest.subspan(size);
     }
@@ -203,7 +203,7 @@ Status AnchorWriter::Complete() {
     return Error(ErrorCode::kMismatch, "the weights it was to be made from are not those of that version");
   }
   AnchorManifest manifest;
-  manifest.run = run_.wire().run;
+  manifest.run = run_.id();
   manifest.name = subject_.name;
   manifest.layout = source_->layout().hash();
   manifest.state = subject_.state;

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "codec/state.h"
-#include "codec/units.h"
+#include "codec/digest/state.h"
+#include "codec/format/units.h"
 
 namespace weightwire {
 
@@ -170,7 +170,7 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
       step.replaced[units.entry].push_back(units);
     }
     step.kept = std::move(encoded->value().kept);
-    for (const KeptBits& kept : step.kept) step.bytes += kept.memory_bytes();
+    for (const UndoBits& kept : step.kept) step.bytes += kept.memory_bytes();
     for (auto& [tensor, units] : step.replaced) {
       std::ranges::sort(units, {}, &ReplacedUnits::first_unit);
     }

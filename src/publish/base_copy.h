@@ -24,10 +24,10 @@
 
 #include "base/result.h"
 #include "base/threads.h"
-#include "codec/digest.h"
-#include "codec/encoder.h"
-#include "codec/kernels.h"
-#include "codec/state_view.h"
+#include "codec/decode/state_view.h"
+#include "codec/digest/digest.h"
+#include "codec/encode/encoder.h"
+#include "codec/kernels/kernels.h"
 #include "log/keys.h"
 #include "publish/base_storage.h"
 #include "publish/exclusion.h"
@@ -123,7 +123,7 @@ class BaseCopy {
     std::map<std::size_t, std::vector<std::uint8_t>> removed;
     // The old bits, by tensor of the layout after, each ascending.
     std::map<std::size_t, std::vector<ReplacedUnits>> replaced;
-    std::vector<KeptBits> kept;  // what `replaced` points to
+    std::vector<UndoBits> kept;  // what `replaced` points to
     std::uint64_t bytes = 0;     // of all that
   };
 

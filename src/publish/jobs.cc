@@ -63,7 +63,7 @@ void ExecuteUpload(UploadJob& job, const JobTools& tools) {
   }
   const auto committed = CommitRecord(tools.run, version, job.record_json);
   if (!committed.ok()) return fail(committed.error());
-  if (committed.value() == CommitOutcome::kAnothers) {
+  if (committed.value() == CommitOutcome::kConflict) {
     job.outcome = UploadJob::Outcome::kStopped;
     job.error = AnotherWriterWon(tools.run, version, tools.spool != nullptr);
     return;

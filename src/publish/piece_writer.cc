@@ -38,7 +38,7 @@ namespace {
 void AddPlaces(const BoxMap& map, const AssembledPlan::Start& tensor, std::vector<Place>& places) {
   const std::size_t first = places.size();
   const auto width = static_cast<std::uint64_t>(map.unit_bytes());
-  const std::uint64_t row_bytes = map.run_units() * width;
+  const std::uint64_t row_bytes = map.stretch_units() * width;
   for (std::uint64_t run = 0; run < map.run_count(); ++run) {
     const std::uint64_t at = tensor.at + map.RunStart(run) * width;
     if (places.size() > first) {
@@ -139,13 +139,13 @@ Status PieceWriter::ReadShard(std::span<std::uint8_t> out) {
   WW_RETURN_IF_ERROR(source_->ReadAt(shard_, shard_done_, out));
   const BoxMap& map = shards_->map(shard_);
   const auto width = static_cast<std::uint64_t>(map.unit_bytes());
-  const std::uint64_t row_bytes = map.run_units() * width;
+  const std::uint64_t row_bytes = map.stretch_units() * width;
   std::uint64_t at = shard_done_;
   std::span<const std::uint8_t> rest = out;
   while (!rest.empty()) {
     const std::uint64_t column = at % row_bytes;
     const std::uint64_t size = std::min<std::uint64_t>(row_bytes - column, rest.size());
-    digests_[shard_] += DigestOfRun(rest.first(size), map.RunStart(at / row_bytes) * width + column, kernels_);
+    digests_[shard_] += DigestOfRange(rest.first(size), map.RunStart(at / row_bytes) * width + column, kernels_);
     at += size;
     rest = rest.subspan(size);
   }

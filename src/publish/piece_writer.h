@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "codec/digest.h"
-#include "codec/kernels.h"
+#include "codec/digest/digest.h"
+#include "codec/kernels/kernels.h"
 #include "log/anchor.h"
 #include "log/run.h"
 #include "publish/anchor_source.h"

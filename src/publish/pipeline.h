@@ -32,8 +32,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
-#include "codec/delta_bytes.h"
+#include "codec/format/delta_bytes.h"
 #include "log/record.h"
 #include "log/run.h"
 #include "publish/anchor_writer.h"
@@ -44,7 +45,6 @@
 namespace weightwire {
 
 using Ticket = std::shared_ptr<TicketStatus>;  // guarded as the pipeline is
-using MonotonicTime = std::chrono::nanoseconds;
 
 // The earlier of two times, either of which may never come.
 [[nodiscard]] inline std::optional<MonotonicTime> Sooner(std::optional<MonotonicTime> a,

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "codec/decoder.h"
-#include "codec/delta_file.h"
+#include "codec/decode/decoder.h"
+#include "codec/format/delta_file.h"
 #include "follow/rebuild.h"
 #include "log/fields.h"
 #include "publish/record_commit.h"
@@ -72,8 +72,8 @@ Status Publisher::Start() {
                                           AnchorOptions{options_.anchor_files, carried_, tools_.files},
                                           *tools_.kernels);
   };
-  pipeline_ = std::make_unique<Pipeline>(options_.pipeline, run.wire().run, NewId(*tools_.random), spool_ != nullptr,
-                                         newest, std::move(anchor), make_writer);
+  pipeline_ = std::make_unique<Pipeline>(options_.pipeline, run.id(), NewId(*tools_.random), spool_ != nullptr, newest,
+                                         std::move(anchor), make_writer);
   if (options_.bugs.lost_answer_is_failure) pipeline_->KeepUntilCommitted();
   for (SpoolEntry& entry : waiting) {
     pipeline_->Resume(std::move(entry.known), std::move(entry.record_json), std::move(entry.layout));
@@ -115,7 +115,7 @@ Result<std::vector<SpoolEntry>> Publisher::RecoverSpool(const std::optional<Know
       continue;
     }
     SpoolEntry& entry = there.entry.value();
-    if (entry.known.record.run != run.wire().run) {
+    if (entry.known.record.run != run.id()) {
       return Error(ErrorCode::kMismatch, fmt::format("{} is the state directory of another run; use another one",
                                                      options_.state_directory->string()));
     }

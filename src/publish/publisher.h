@@ -24,7 +24,7 @@
 #include "base/random.h"
 #include "base/result.h"
 #include "base/threads.h"
-#include "codec/kernels.h"
+#include "codec/kernels/kernels.h"
 #include "log/planted_bugs.h"
 #include "log/run.h"
 #include "publish/base_copy.h"

@@ -8,9 +8,9 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "codec/state.h"
+#include "codec/digest/state.h"
 #include "log/fields.h"
-#include "log/wire.h"
+#include "log/run_manifest.h"
 #include "publish/anchor_policy.h"
 #include "publish/piece_writer.h"
 #include "publish/record_commit.h"
@@ -73,7 +73,7 @@ RankCommitter::RankCommitter(Run run, CommitterOptions options, Random& random, 
 
 GroupStart RankCommitter::Start() const {
   GroupStart start;
-  start.run = run_.wire().run;
+  start.run = run_.id();
   start.next_anchor = next_anchor_;
   if (newest_.has_value()) {
     start.newest = newest_->record.version;
@@ -268,7 +268,7 @@ Result<std::optional<CommitJob>> RankCommitter::MakeVersion() {
   CommitJob job;
   job.call = call_;
   Record& record = job.record;
-  record.run = run_.wire().run;
+  record.run = run_.id();
   record.version = newest_.has_value() ? newest_->record.version + 1 : 0;
   record.step = first.step;
   record.time = TimeText(std::chrono::duration_cast<std::chrono::seconds>(clock_.Wall().time_since_epoch()).count());
@@ -309,7 +309,7 @@ Result<AssembledAnchor> RankCommitter::Assemble(const AnchorName& name, const Co
   WW_TRY(const AssembledPlan plan, PlanAssembled(*cover.layout, options_.anchors.files));
   AssembledAnchor assembled;
   AnchorManifest& manifest = assembled.manifest;
-  manifest.run = run_.wire().run;
+  manifest.run = run_.id();
   manifest.name = name;
   manifest.layout = cover.layout->hash();
   manifest.state = state;
@@ -573,7 +573,7 @@ void RankCommitter::Execute(CommitJob& job) const {
   if (!outcome.ok() && !(options_.bugs.verdict_before_record && !job.record_json.empty())) {
     job.outcome = UploadJob::Outcome::kError;
     job.error = outcome.error().In(fmt::format("cannot publish version {}", version));
-  } else if (outcome.ok() && outcome.value() == CommitOutcome::kAnothers) {
+  } else if (outcome.ok() && outcome.value() == CommitOutcome::kConflict) {
     job.outcome = UploadJob::Outcome::kStopped;
     job.error = AnotherWriterWon(run_, version, /*spooled=*/false);
   } else {

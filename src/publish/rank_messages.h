@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "codec/digest.h"
+#include "codec/digest/digest.h"
 #include "log/id.h"
 #include "log/record.h"
 

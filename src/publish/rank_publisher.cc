@@ -8,8 +8,8 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/object_hash.h"
-#include "follow/memory_target.h"
 #include "follow/rebuild.h"
+#include "follow/targets/memory_target.h"
 #include "publish/jobs.h"
 #include "publish/retry_pause.h"
 #include "publish/writer_start.h"
@@ -70,11 +70,11 @@ Status RankPublisher::Start(std::string_view start) {
     next_anchor_ = committer_->Start().next_anchor;
   } else {
     WW_TRY(const GroupStart group, ParseGroupStart(start));
-    if (group.run != run_.wire().run) {
+    if (group.run != run_.id()) {
       return Error(ErrorCode::kMismatch,
                    fmt::format("{} is run {}, and rank 0 publishes to run {}: all ranks must see the same bucket or "
                                "directory",
-                               run_.store().Name(), ToHex(run_.wire().run), ToHex(group.run)));
+                               run_.store().Name(), ToHex(run_.id()), ToHex(group.run)));
     }
     next_anchor_ = group.next_anchor;
     if (group.newest.has_value()) {

@@ -16,9 +16,9 @@ namespace {
 Result<std::optional<CommitOutcome>> WhoseIs(Store& store, const std::string& key, std::span<const std::uint8_t> ours) {
   const auto there = store.Get(key, ours.size());
   if (there.ok()) {
-    return std::optional(std::ranges::equal(there.value(), ours) ? CommitOutcome::kOurs : CommitOutcome::kAnothers);
+    return std::optional(std::ranges::equal(there.value(), ours) ? CommitOutcome::kOurs : CommitOutcome::kConflict);
   }
-  if (there.error().code() == ErrorCode::kLimit) return std::optional(CommitOutcome::kAnothers);
+  if (there.error().code() == ErrorCode::kLimit) return std::optional(CommitOutcome::kConflict);
   if (there.error().code() == ErrorCode::kNotFound) return std::optional<CommitOutcome>();
   return there.error();
 }
@@ -29,7 +29,7 @@ Result<CommitOutcome> CommitRecord(const Run& run, Version version, std::string_
   Store& store = run.store();
   const std::string key = RecordKey(version);
   const auto bytes = BytesOf(record_json);
-  if (!run.wire().single_writer) return Commit(store, key, bytes);
+  if (!run.manifest().single_writer) return Commit(store, key, bytes);
   WW_TRY(const auto before, WhoseIs(store, key, bytes));
   if (before.has_value()) return *before;
   const Status put = store.Put(key, bytes);

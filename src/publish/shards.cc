@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
-#include "codec/format.h"
+#include "codec/format/format.h"
 
 namespace weightwire {
 namespace {
@@ -91,8 +91,8 @@ std::vector<Digest> DigestShards(const Shards& shards, std::span<const std::span
     const BoxMap& map = shards.map(piece.shard);
     const auto width = static_cast<std::uint64_t>(map.unit_bytes());
     const auto all = bytes[piece.shard];
-    map.ForEachRun(piece.first, piece.count, [&](std::uint64_t at, std::uint64_t unit, std::uint64_t count) {
-      parts[i] += DigestOfRun(all.subspan(at * width, count * width), unit * width, kernels);
+    map.ForEachStretch(piece.first, piece.count, [&](std::uint64_t at, std::uint64_t unit, std::uint64_t count) {
+      parts[i] += DigestOfRange(all.subspan(at * width, count * width), unit * width, kernels);
     });
   });
   std::vector<Digest> digests(shards.size());
@@ -102,7 +102,7 @@ std::vector<Digest> DigestShards(const Shards& shards, std::span<const std::span
 
 void CopyShard(const BoxMap& map, std::span<const std::uint8_t> tensor, std::span<std::uint8_t> out) {
   const auto width = static_cast<std::uint64_t>(map.unit_bytes());
-  map.ForEachRun(0, map.unit_count(), [&](std::uint64_t at, std::uint64_t unit, std::uint64_t count) {
+  map.ForEachStretch(0, map.unit_count(), [&](std::uint64_t at, std::uint64_t unit, std::uint64_t count) {
     const auto from = tensor.subspan(unit * width, count * width);
     std::ranges::copy(from, out.begin() + static_cast<std::ptrdiff_t>(at * width));
   });

@@ -11,9 +11,9 @@
 
 #include "base/result.h"
 #include "base/threads.h"
-#include "codec/box.h"
-#include "codec/digest.h"
-#include "codec/kernels.h"
+#include "codec/digest/digest.h"
+#include "codec/format/box.h"
+#include "codec/kernels/kernels.h"
 #include "tensor/layout.h"
 
 namespace weightwire {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "codec/unit_reader.h"
+#include "codec/encode/unit_reader.h"
 #include "publish/shards.h"
 #include "tensor/layout.h"
 

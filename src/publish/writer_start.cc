@@ -22,7 +22,7 @@ bool MayMend(const Error& error) {
 }
 
 Status CheckOneWins(const Run& run, Random& random) {
-  if (run.wire().single_writer) return Ok();
+  if (run.manifest().single_writer) return Ok();
   Store& store = run.store();
   WW_TRY(const bool honours, HonoursPutIfAbsent(store, random));
   if (honours) return Ok();

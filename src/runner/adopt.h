@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/result.h"
-#include "follow/array_target.h"
-#include "follow/mirror.h"
+#include "follow/mirror/mirror.h"
+#include "follow/targets/array_target.h"
 #include "log/run.h"
 
 namespace weightwire {

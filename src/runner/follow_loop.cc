@@ -78,7 +78,7 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
                               const FollowLoopEvents& events) {
   Trouble trouble(options, events);
   bool has_been_up_to_date = false;
-  // Not beyond it; so the follower comes to rest there, and what is held is settled when it does.
+  // Not beyond it; so the follower comes to rest there, and what is held is synced when it does.
   if (options.until.has_value()) follower.StandStill(options.until);
   const auto reached = [&] {
     const auto held = follower.status().held;

@@ -9,7 +9,7 @@
 #include <string>
 #include <system_error>
 
-#include "follow/mirror_state.h"
+#include "follow/mirror/mirror_state.h"
 #include "log/limits.h"
 
 namespace weightwire {

@@ -27,9 +27,9 @@ Result<CommitOutcome> Commit(Store& store, std::string_view key, std::span<const
   // An object larger than ours need not be read to know that it is another's.
   const auto there = store.Get(key, bytes.size());
   if (there.ok()) {
-    return std::ranges::equal(there.value(), bytes) ? CommitOutcome::kOurs : CommitOutcome::kAnothers;
+    return std::ranges::equal(there.value(), bytes) ? CommitOutcome::kOurs : CommitOutcome::kConflict;
   }
-  if (there.error().code() == ErrorCode::kLimit) return CommitOutcome::kAnothers;
+  if (there.error().code() == ErrorCode::kLimit) return CommitOutcome::kConflict;
   // Not there yet does not mean it will not be: the lost request may still be on its way. And one that exists but
   // cannot be read may be ours.
   return StillUnknown(store, key, there.error());

@@ -19,9 +19,9 @@ namespace weightwire {
 // An object that is committed is small: at most this many bytes. Layouts may be the largest.
 inline constexpr std::uint64_t kMaxCommitBytes = kMaxLayoutBytes;
 
-enum class CommitOutcome : std::uint8_t { kOurs, kAnothers };
+enum class CommitOutcome : std::uint8_t { kOurs, kConflict };
 
-// What is under `key` now is exactly `bytes` (kOurs) or something else (kAnothers), and will stay, since committed
+// What is under `key` now is exactly `bytes` (kOurs) or something else (kConflict), and will stay, since committed
 // objects are never changed. An error of kUnknownOutcome is the only one after which it may yet come to be ours; asking
 // again is always right. kLimit for more than kMaxCommitBytes.
 Result<CommitOutcome> Commit(Store& store, std::string_view key, std::span<const std::uint8_t> bytes);

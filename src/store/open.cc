@@ -7,15 +7,15 @@
 #include <utility>
 
 #include "base/check.h"
-#include "store/aws_profile.h"
-#include "store/ca_file.h"
-#include "store/credential_chain.h"
-#include "store/file_store.h"
-#include "store/hf_hub_store.h"
-#include "store/parallel_store.h"
-#include "store/s3_store.h"
+#include "store/backends/file_store.h"
+#include "store/backends/hf_hub_store.h"
+#include "store/backends/s3_store.h"
+#include "store/credentials/aws_profile.h"
+#include "store/credentials/credential_chain.h"
+#include "store/credentials/token_file.h"
+#include "store/http/ca_file.h"
 #include "store/store_url.h"
-#include "store/token_file.h"
+#include "store/wrappers/parallel_store.h"
 
 namespace weightwire {
 namespace {

@@ -14,15 +14,15 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/environment.h"
 #include "base/random.h"
-#include "store/environment.h"
-#include "store/http.h"
-#include "store/limit_store.h"
-#include "store/retry_store.h"
-#include "store/s3_store.h"
+#include "store/backends/s3_store.h"
+#include "store/http/http.h"
 #include "store/store.h"
-#include "store/trace_store.h"
 #include "store/transfer.h"
+#include "store/wrappers/limit_store.h"
+#include "store/wrappers/retry_store.h"
+#include "store/wrappers/trace_store.h"
 
 namespace weightwire {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "testing/temporary_directory.h"
+#include "support/temporary_directory.h"
 
 namespace weightwire {
 namespace {

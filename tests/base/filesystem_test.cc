@@ -10,7 +10,7 @@
 
 #include "base/real_file_system.h"
 #include "support/sim_file_system.h"
-#include "testing/temporary_directory.h"
+#include "support/temporary_directory.h"
 
 namespace weightwire {
 namespace {

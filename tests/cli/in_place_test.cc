@@ -13,14 +13,14 @@
 #include "base/real_file_system.h"
 #include "cli/state_pair.h"
 #include "cli/update_lock.h"
-#include "codec/decoder.h"
-#include "codec/encoder.h"
-#include "codec/state.h"
-#include "codec/state_view.h"
+#include "codec/decode/decoder.h"
+#include "codec/decode/state_view.h"
+#include "codec/digest/state.h"
+#include "codec/encode/encoder.h"
+#include "support/checkpoints.h"
 #include "support/sim_file_system.h"
+#include "support/temporary_directory.h"
 #include "tensor/checkpoint_writer.h"
-#include "testing/checkpoints.h"
-#include "testing/temporary_directory.h"
 
 namespace weightwire {
 namespace {

@@ -1,4 +1,4 @@
-#include "codec/box.h"
+#include "codec/format/box.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -69,7 +69,7 @@ RC_GTEST_PROP(BoxMap, GoesThroughTheUnitsOfTheBoxInOrder, ()) {
   const auto count = *rc::gen::inRange<std::uint64_t>(0, truth.size() - begin + 1);
   std::uint64_t next = begin;
   std::uint64_t pieces = 0;
-  map.value().ForEachRun(begin, count, [&](std::uint64_t at, std::uint64_t unit, std::uint64_t size) {
+  map.value().ForEachStretch(begin, count, [&](std::uint64_t at, std::uint64_t unit, std::uint64_t size) {
     RC_ASSERT(at == next);
     RC_ASSERT(size > 0u);
     for (std::uint64_t k = 0; k < size; ++k) RC_ASSERT(truth[at + k] == unit + k);

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <deque>
 
+#include "codec/format/units.h"
 #include "codec/models.h"
-#include "codec/units.h"
-#include "testing/random_tensors.h"
+#include "support/random_tensors.h"
 
 namespace weightwire {
 namespace {

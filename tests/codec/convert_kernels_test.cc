@@ -1,5 +1,5 @@
 // Conversions: every instruction set against the scalar ones, and these against plain arithmetic.
-#include "codec/convert_kernels.h"
+#include "codec/kernels/convert_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 #include <cmath>
 #include <vector>
 
-#include "codec/convert_scalar.h"
-#include "codec/kernels.h"
+#include "codec/format/units.h"
+#include "codec/kernels/convert_scalar.h"
+#include "codec/kernels/kernels.h"
 #include "codec/models.h"
-#include "codec/units.h"
 
 namespace weightwire {
 namespace {

@@ -1,5 +1,5 @@
 // Weights that are published as other numbers, or lie in another order: each unit is what plain arithmetic gives.
-#include "codec/converting_reader.h"
+#include "codec/encode/converting_reader.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "codec/convert_scalar.h"
+#include "codec/format/units.h"
+#include "codec/kernels/convert_scalar.h"
 #include "codec/models.h"
-#include "codec/units.h"
 
 namespace weightwire {
 namespace {

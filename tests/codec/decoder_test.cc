@@ -1,4 +1,4 @@
-#include "codec/decoder.h"
+#include "codec/decode/decoder.h"
 
 #include <gtest/gtest.h>
 
@@ -83,7 +83,7 @@ TEST(StageDelta, ABoxSeenThroughStagedChangesIsDigestedInPieces) {
   entry.box = Box{{0, 0}, {2, 1'500'000}};
   entry.old_bytes = std::span(second.tensors[0]).first(3'000'000);
   entry.new_bytes = std::span(third.tensors[0]).first(3'000'000);
-  entry.before = DigestOfRun(entry.old_bytes, 0, BestKernels());
+  entry.before = DigestOfRange(entry.old_bytes, 0, BestKernels());
   request.entries = {entry};
   const auto part = Stage(MustEncode(request).file, later);
   ASSERT_TRUE(part.ok()) << part.error().message();

@@ -1,4 +1,4 @@
-#include "codec/delta_bytes.h"
+#include "codec/format/delta_bytes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "codec/delta_index.h"
+#include "codec/format/delta_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

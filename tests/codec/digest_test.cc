@@ -1,4 +1,4 @@
-#include "codec/digest.h"
+#include "codec/digest/digest.h"
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ Digest SlowDigest(Bytes bytes) {
   return digest;
 }
 
-Digest DigestOfBytes(const Bytes& bytes) { return DigestOfRun(bytes, 0, BestKernels()); }
+Digest DigestOfBytes(const Bytes& bytes) { return DigestOfRange(bytes, 0, BestKernels()); }
 
 TEST(Digest, IsTheSumOfTheSpecification) {
   Random random(1);
@@ -49,8 +49,8 @@ TEST(Digest, IsTheSumOfTheSpecification) {
     const Bytes noise = RandomBytes(random, size);
     const Bytes ones(size, 0xff);
     for (const Kernels* kernels : AllKernels()) {
-      EXPECT_EQ(DigestOfRun(noise, 0, *kernels), SlowDigest(noise)) << size << ' ' << kernels->name;
-      EXPECT_EQ(DigestOfRun(ones, 0, *kernels), SlowDigest(ones)) << size << ' ' << kernels->name;
+      EXPECT_EQ(DigestOfRange(noise, 0, *kernels), SlowDigest(noise)) << size << ' ' << kernels->name;
+      EXPECT_EQ(DigestOfRange(ones, 0, *kernels), SlowDigest(ones)) << size << ' ' << kernels->name;
     }
   }
   EXPECT_EQ(DigestOfBytes({}), Digest{});
@@ -66,7 +66,7 @@ TEST(Digest, AddsUpOverAnyPieces) {
     std::size_t at = 0;
     while (at < bytes.size()) {
       const std::size_t size = std::min<std::size_t>(bytes.size() - at, 1 + Below(random, 9000));
-      sum += DigestOfRun(std::span(bytes).subspan(at, size), at, *AllKernels()[i % AllKernels().size()]);
+      sum += DigestOfRange(std::span(bytes).subspan(at, size), at, *AllKernels()[i % AllKernels().size()]);
       at += size;
     }
     ASSERT_EQ(sum, whole);

@@ -1,17 +1,17 @@
 // The encoder's kernels: every instruction set against the scalar ones, which define the result, and these against the
 // specification.
-#include "codec/encode_kernels.h"
+#include "codec/kernels/encode_kernels.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 
-#include "codec/convert_scalar.h"
-#include "codec/kernels.h"
+#include "codec/format/units.h"
+#include "codec/kernels/convert_scalar.h"
+#include "codec/kernels/kernels.h"
+#include "codec/kernels/sparse_events.h"
 #include "codec/models.h"
 #include "codec/random_tables.h"
-#include "codec/sparse_events.h"
-#include "codec/units.h"
 
 namespace weightwire {
 namespace {

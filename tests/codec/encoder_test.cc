@@ -1,4 +1,4 @@
-#include "codec/encoder.h"
+#include "codec/encode/encoder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 // Streams of gaps mode: their bytes, what is refused, and every instruction set against the scalar kernel.
-#include "codec/gap_tile.h"
+#include "codec/format/gap_tile.h"
 
 #include <gtest/gtest.h>
 
+#include "codec/encode/tile_encoder.h"
 #include "codec/models.h"
-#include "codec/tile_encoder.h"
 
 namespace weightwire {
 namespace {

@@ -1,14 +1,14 @@
 // Every instruction set against the scalar kernels, which define the result.
-#include "codec/kernels.h"
+#include "codec/kernels/kernels.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
+#include "codec/encode/tile_encoder.h"
 #include "codec/models.h"
 #include "codec/random_tables.h"
-#include "codec/tile_encoder.h"
 
 namespace weightwire {
 namespace {

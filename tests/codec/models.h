@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "codec/box.h"
-#include "codec/decoder.h"
-#include "codec/delta_file.h"
-#include "codec/encoder.h"
-#include "codec/state.h"
-#include "codec/state_view.h"
+#include "codec/decode/decoder.h"
+#include "codec/decode/state_view.h"
+#include "codec/digest/state.h"
+#include "codec/encode/encoder.h"
+#include "codec/format/box.h"
+#include "codec/format/delta_file.h"
 #include "tensor/checkpoint.h"
 
 namespace weightwire::testing {
@@ -187,7 +187,7 @@ inline Bytes Gathered(const TensorSpec& spec, const Box& box, const Bytes& tenso
   const BoxMap map = BoxMap::Of(spec, box).value();
   const auto width = static_cast<std::size_t>(map.unit_bytes());
   Bytes bytes(map.unit_count() * width);
-  map.ForEachRun(0, map.unit_count(), [&](std::uint64_t at, std::uint64_t unit, std::uint64_t count) {
+  map.ForEachStretch(0, map.unit_count(), [&](std::uint64_t at, std::uint64_t unit, std::uint64_t count) {
     std::memcpy(bytes.data() + at * width, tensor.data() + unit * width, count * width);
   });
   return bytes;
@@ -198,10 +198,10 @@ inline Digest BoxDigest(const TensorSpec& spec, const Box& box, const Bytes& ten
   const BoxMap map = BoxMap::Of(spec, box).value();
   const auto width = static_cast<std::size_t>(map.unit_bytes());
   Bytes only(tensor.size(), 0);
-  map.ForEachRun(0, map.unit_count(), [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
+  map.ForEachStretch(0, map.unit_count(), [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
     std::memcpy(only.data() + unit * width, tensor.data() + unit * width, count * width);
   });
-  return DigestOfRun(only, 0, BestKernels());
+  return DigestOfRange(only, 0, BestKernels());
 }
 
 // Moves about one in `one_in` BF16 numbers to a neighbour.

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/sha256.h"
-#include "codec/delta_file.h"
-#include "codec/format.h"
+#include "codec/format/delta_file.h"
+#include "codec/format/format.h"
 #include "tensor/safetensors.h"
 
 namespace weightwire::testing {

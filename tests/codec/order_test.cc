@@ -1,4 +1,4 @@
-#include "codec/order.h"
+#include "codec/format/order.h"
 
 #include <gtest/gtest.h>
 

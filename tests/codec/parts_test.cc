@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "codec/decoder.h"
+#include "codec/decode/decoder.h"
+#include "codec/digest/state.h"
 #include "codec/models.h"
-#include "codec/state.h"
 
 namespace weightwire {
 namespace {
@@ -26,7 +26,7 @@ Bytes PartOfRows(const Model& before, const Model& after, std::size_t first, std
   entry.box = Box{{first, 0}, {count, spec.shape[1]}};
   entry.old_bytes = std::span(before.tensors[0]).subspan(first * row_bytes, count * row_bytes);
   entry.new_bytes = std::span(after.tensors[0]).subspan(first * row_bytes, count * row_bytes);
-  entry.before = DigestOfRun(entry.old_bytes, first * row_bytes, BestKernels());
+  entry.before = DigestOfRange(entry.old_bytes, first * row_bytes, BestKernels());
   request.entries = {entry};
   auto delta = EncodeDelta(request, BestKernels(), OneThread());
   WW_CHECK(delta.ok());
@@ -145,7 +145,7 @@ struct ManyRows {
       entry.box = Box{{row, 0}, {1, 1}};
       entry.old_bytes = std::span(before.tensors[0]).subspan(row, 1);
       entry.new_bytes = std::span(after.tensors[0]).subspan(row, 1);
-      entry.before = DigestOfRun(entry.old_bytes, row, BestKernels());
+      entry.before = DigestOfRange(entry.old_bytes, row, BestKernels());
       request.entries.push_back(std::move(entry));
     }
     return EncodeDelta(request, BestKernels(), OneThread());

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "codec/format/tables.h"
 #include "codec/models.h"
-#include "codec/tables.h"
 
 namespace weightwire::testing {
 

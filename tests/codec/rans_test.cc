@@ -1,11 +1,11 @@
-#include "codec/rans.h"
+#include "codec/format/rans.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
 
-#include "codec/step_coding.h"
+#include "codec/format/step_coding.h"
 
 namespace weightwire {
 namespace {

@@ -1,10 +1,10 @@
-#include "codec/sample_tables.h"
+#include "codec/encode/sample_tables.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "codec/format.h"
+#include "codec/format/format.h"
 
 namespace weightwire {
 namespace {

@@ -1,11 +1,11 @@
-#include "codec/table_choice.h"
+#include "codec/encode/table_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "codec/delta_file.h"
+#include "codec/format/delta_file.h"
 #include "codec/models.h"
 
 namespace weightwire {

@@ -1,4 +1,4 @@
-#include "codec/tables.h"
+#include "codec/format/tables.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -296,9 +296,9 @@ class GoodVectors {
       entry.new_bytes = pieces.back().second;
       const BoxMap map = BoxMap::Of(spec, box).value();
       const auto width = static_cast<std::size_t>(map.unit_bytes());
-      map.ForEachRun(0, map.unit_count(), [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
+      map.ForEachStretch(0, map.unit_count(), [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
         const auto run = std::span(before.tensors[0]).subspan(unit * width, count * width);
-        entry.before += DigestOfRun(run, unit * width, BestKernels());
+        entry.before += DigestOfRange(run, unit * width, BestKernels());
         std::copy_n(after.tensors[0].begin() + static_cast<std::ptrdiff_t>(unit * width), count * width,
                     expected.tensors[0].begin() + static_cast<std::ptrdiff_t>(unit * width));
       });
@@ -631,7 +631,7 @@ class BadVectors {
       entry.box = Box{{row, 0}, {rows, columns}};
       entry.old_bytes = std::span(before_.tensors[tensor]).subspan(row * row_bytes, rows * row_bytes);
       entry.new_bytes = std::span(boxed_.tensors[tensor]).subspan(row * row_bytes, rows * row_bytes);
-      entry.before = DigestOfRun(entry.old_bytes, row * row_bytes, BestKernels());
+      entry.before = DigestOfRange(entry.old_bytes, row * row_bytes, BestKernels());
       return entry;
     };
     boxed_ = after_;

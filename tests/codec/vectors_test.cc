@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "testing/temporary_directory.h"
+#include "support/temporary_directory.h"
 
 namespace weightwire {
 namespace {

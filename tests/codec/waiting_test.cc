@@ -1,4 +1,4 @@
-#include "codec/waiting.h"
+#include "codec/format/waiting.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "follow/array_target.h"
+#include "follow/targets/array_target.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "follow/follower.h"
-#include "store/memory_store.h"
-#include "testing/run_maker.h"
+#include "store/backends/memory_store.h"
+#include "support/run_maker.h"
 
 namespace weightwire {
 namespace {

@@ -400,7 +400,7 @@ TEST_F(FollowerTest, WhatAMarkNamesCountsAsGone) {
   maker_.Publish();
   maker_.Publish();
   const AnchorRef second = maker_.AddAnchor(1);
-  const Mark mark{maker_.run().wire().run, NewId(maker_.random()), {AnchorFolder(second.name)}};
+  const Mark mark{maker_.run().id(), NewId(maker_.random()), {AnchorFolder(second.name)}};
   const std::string text = ToJson(mark);
   ASSERT_TRUE(store_.Put(MarkKey(mark.id), {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}).ok());
   store_.requests.clear();
@@ -423,7 +423,7 @@ TEST_F(FollowerTest, ALeaseDoesNotGoOnNamingAnAnchorThatWasNotTaken) {
     if (key.starts_with("deltas/") && !marked) return Error(ErrorCode::kNotFound, "away for now");
     if (call == "put" && key.starts_with("leases/") && !marked) {
       marked = true;
-      const Mark mark{maker_.run().wire().run, NewId(maker_.random()), {AnchorFolder(anchor.name)}};
+      const Mark mark{maker_.run().id(), NewId(maker_.random()), {AnchorFolder(anchor.name)}};
       const std::string text = ToJson(mark);
       EXPECT_TRUE(store_.Put(MarkKey(mark.id), {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}).ok());
     }

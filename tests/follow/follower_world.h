@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "follow/follower.h"
-#include "follow/memory_target.h"
-#include "store/memory_store.h"
-#include "testing/run_maker.h"
+#include "follow/targets/memory_target.h"
+#include "store/backends/memory_store.h"
+#include "support/run_maker.h"
 
 namespace weightwire {
 

@@ -1,5 +1,5 @@
 // Files on their way into a mirror: more of them than may be open at a time, in pieces that come in any order.
-#include "follow/incoming.h"
+#include "follow/mirror/incoming.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

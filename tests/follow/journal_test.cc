@@ -1,5 +1,5 @@
 // The journal: what is written comes back, forwards and backwards, for all widths and ties; what is damaged is refused.
-#include "follow/journal.h"
+#include "follow/mirror/journal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -169,7 +169,7 @@ class DamagedJournal : public ::testing::Test {
   Result<Journal> OpenAs(std::string text, bool with_digest) {
     if (with_digest) {
       const std::span all(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
-      const auto digest = DigestOfRun(all.first(all.size() - kDigestBytes), 0, BestKernels()).ToBytes();
+      const auto digest = DigestOfRange(all.first(all.size() - kDigestBytes), 0, BestKernels()).ToBytes();
       std::copy(digest.begin(), digest.end(), text.end() - kDigestBytes);
     }
     EXPECT_TRUE(WriteDurably(written_.files, "c/journal", text).ok());

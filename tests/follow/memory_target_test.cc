@@ -1,4 +1,4 @@
-#include "follow/memory_target.h"
+#include "follow/targets/memory_target.h"
 
 #include <gtest/gtest.h>
 

@@ -92,7 +92,7 @@ Status InTurn(Mirror& mirror, const std::vector<std::function<Status(Mirror&)>>&
 }
 
 const auto kNothing = [](Mirror&) { return Ok(); };
-const auto kSettle = [](Mirror& mirror) { return mirror.Settle(); };
+const auto kSettle = [](Mirror& mirror) { return mirror.Sync(); };
 const auto kUndo = [](Mirror& mirror) { return mirror.Undo(); };
 const auto kLoad0 = [](Mirror& mirror) { return Load(mirror, 0); };
 
@@ -108,7 +108,7 @@ std::vector<Scenario> Scenarios() {
       {"ApplyBeforeTheLastHasSettled", after({kLoad0, Apply01}), Apply12, {1, 2}},
       {"ApplyAfterTheLastHasSettled", after({kLoad0, Apply01, kSettle}), Apply12, {1, 2}},
       {"ApplyTwiceAndSettle", kLoad0, after({Apply01, Apply12, kSettle}), {0, 1, 2}},
-      {"Settle", after({kLoad0, Apply01}), kSettle, {1}},
+      {"Sync", after({kLoad0, Apply01}), kSettle, {1}},
       {"Undo", after({kLoad0, Apply01}), kUndo, {0, 1}},
       {"UndoAfterSettle", after({kLoad0, Apply01, kSettle}), kUndo, {0, 1}},
       {"UndoSettleAndApplyAgain", after({kLoad0, Apply01}), after({kUndo, kSettle, Apply01, kSettle}), {0, 1}},
@@ -227,10 +227,10 @@ Outcome CutOff(const Scenario& scenario, const Stop& stop, const MirrorFaults& f
       return outcome;
     }
   }
-  // And it goes on, and what it then says has settled survives.
+  // And it goes on, and what it then says has synced survives.
   Version next = 0;
   Status went_on = GoOn(mirror, next);
-  if (went_on.ok()) went_on = mirror.Settle();
+  if (went_on.ok()) went_on = mirror.Sync();
   if (!went_on.ok()) {
     outcome.wrong = "going on: " + went_on.error().message();
     return outcome;
@@ -338,14 +338,13 @@ TEST(MirrorFaults, ApplyingBeforeTheJournalIsDurableIsFound) {
 }
 TEST(MirrorFaults, AJournalThatHoldsTheDeltaIsFound) { EXPECT_NE(Found("Apply", {.journal_holds_steps = true}), ""); }
 TEST(MirrorFaults, WritingWithoutSayingSoIsFound) { EXPECT_NE(Found("Apply", {.no_writing_mark = true}), ""); }
-TEST(MirrorFaults, SettlingWithoutASyncIsFound) { EXPECT_NE(Found("Settle", {.settle_without_sync = true}), ""); }
+TEST(MirrorFaults, SyncingWithoutASyncIsFound) { EXPECT_NE(Found("Sync", {.settle_without_sync = true}), ""); }
 TEST(MirrorFaults, PlacingFilesBeforeTheListIsDurableIsFound) {
   EXPECT_NE(Found("LoadOverAnother", {.place_before_list_is_durable = true}), "");
 }
 TEST(MirrorFaults, LoadingWithoutASyncIsFound) { EXPECT_NE(Found("FirstLoad", {.load_without_sync = true}), ""); }
 TEST(MirrorFaults, WithoutAFaultNothingIsFound) {
-  for (const char* name : {"Apply", "Settle", "LoadOverAnother", "FirstLoad"})
-    EXPECT_EQ(Found(name, {}, 3), "") << name;
+  for (const char* name : {"Apply", "Sync", "LoadOverAnother", "FirstLoad"}) EXPECT_EQ(Found(name, {}, 3), "") << name;
 }
 
 }  // namespace

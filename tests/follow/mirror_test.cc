@@ -1,12 +1,12 @@
 // Mirrors that nobody kills: what they do, what they refuse, and what readers see.
-#include "follow/mirror.h"
+#include "follow/mirror/mirror.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/real_file_system.h"
 #include "follow/mirror_world.h"
-#include "testing/temporary_directory.h"
+#include "support/temporary_directory.h"
 
 namespace weightwire {
 namespace {
@@ -87,12 +87,12 @@ TEST_F(MirrorTest, FollowsVersionsAndRemembersThem) {
   auto mirror = Loaded();
   ASSERT_TRUE(Apply(*mirror, 1).ok());
   EXPECT_TRUE(HoldsExactly(*mirror, versions_[1]));
-  EXPECT_FALSE(mirror->settled());
+  EXPECT_FALSE(mirror->synced());
   ASSERT_TRUE(Apply(*mirror, 2).ok());
   EXPECT_TRUE(HoldsExactly(*mirror, versions_[2]));
-  EXPECT_TRUE(mirror->Idle().value());
-  EXPECT_TRUE(mirror->settled());
-  EXPECT_FALSE(mirror->Idle().value());
+  EXPECT_TRUE(mirror->RunMaintenance().value());
+  EXPECT_TRUE(mirror->synced());
+  EXPECT_FALSE(mirror->RunMaintenance().value());
   mirror.reset();
   mirror = Open();
   EXPECT_TRUE(HoldsExactly(*mirror, versions_[2]));
@@ -103,7 +103,7 @@ TEST_F(MirrorTest, FollowsVersionsAndRemembersThem) {
 TEST_F(MirrorTest, ARestartReadsNoWeights) {
   {
     auto mirror = Loaded();
-    ASSERT_TRUE(Apply(*mirror, 1).ok() && mirror->Settle().ok());
+    ASSERT_TRUE(Apply(*mirror, 1).ok() && mirror->Sync().ok());
   }
   // A wrong bit is not noticed by opening, so it was not read; a full check finds it.
   std::string text = disk_.Contents().at(In("model-00001-of-00002.safetensors"));
@@ -120,7 +120,7 @@ TEST_F(MirrorTest, ARestartReadsNoWeights) {
 TEST_F(MirrorTest, AskedToCheckItFindsWhatOthersHaveChanged) {
   {
     auto mirror = Loaded();
-    ASSERT_TRUE(Apply(*mirror, 1).ok() && mirror->Settle().ok());
+    ASSERT_TRUE(Apply(*mirror, 1).ok() && mirror->Sync().ok());
   }
   EXPECT_TRUE(HoldsExactly(*Open({.adopt = false, .check = true, .carry_code = false}), versions_[1]));
   std::string text = disk_.Contents().at(In("model-00001-of-00002.safetensors"));
@@ -192,7 +192,7 @@ TEST_F(MirrorTest, ALoadOrAChangeOfTheLayoutIsNotTakenBack) {
 TEST_F(MirrorTest, UndoOutlivesARestart) {
   {
     auto mirror = Loaded();
-    ASSERT_TRUE(Apply(*mirror, 1).ok() && mirror->Settle().ok());
+    ASSERT_TRUE(Apply(*mirror, 1).ok() && mirror->Sync().ok());
   }
   auto mirror = Open();
   ASSERT_EQ(mirror->undo_target(), versions_[0].held);
@@ -597,10 +597,10 @@ TEST_F(MirrorTest, ADiskThatRefusesLeavesOldOrNew) {
         ASSERT_TRUE(mirror.ok() && LoadInto(*mirror.value(), versions_[0]).ok());
         armed = true;
         const Status status = load ? LoadInto(*mirror.value(), versions_[1]) : Apply(*mirror.value(), 1);
-        const Status settled = mirror.value()->Settle();
+        const Status synced = mirror.value()->Sync();
         armed = false;
         // Whether it can go on, or says that it must be opened again.
-        if (mirror.value()->Settle().ok()) {
+        if (mirror.value()->Sync().ok()) {
           ++usable;
           const auto held = mirror.value()->held();
           ASSERT_TRUE(held.has_value());
@@ -610,14 +610,14 @@ TEST_F(MirrorTest, ADiskThatRefusesLeavesOldOrNew) {
           }
         } else {
           ++unusable;
-          EXPECT_TRUE(!status.ok() || !settled.ok());
-          EXPECT_THAT(mirror.value()->Settle().error().message(), HasSubstr("open the mirror again"));
-          EXPECT_FALSE(mirror.value()->Idle().ok()) << "as if nothing were wrong";
+          EXPECT_TRUE(!status.ok() || !synced.ok());
+          EXPECT_THAT(mirror.value()->Sync().error().message(), HasSubstr("open the mirror again"));
+          EXPECT_FALSE(mirror.value()->RunMaintenance().ok()) << "as if nothing were wrong";
           if (mend) {
-            const auto mended = mirror.value()->Mend();
+            const auto mended = mirror.value()->Recover();
             ASSERT_TRUE(mended.ok()) << mended.error().message();
             EXPECT_TRUE(mended.value());
-            EXPECT_FALSE(mirror.value()->Mend().value());
+            EXPECT_FALSE(mirror.value()->Recover().value());
             const auto held = mirror.value()->held();
             ASSERT_TRUE(held.has_value());
             EXPECT_TRUE(HoldsExactly(*mirror.value(), versions_[held->version])) << at;
@@ -645,18 +645,18 @@ TEST_F(MirrorTest, AFullDiskLeavesNothingInDoubt) {
   ASSERT_TRUE(LoadInto(*mirror, versions_[0]).ok());
   ASSERT_TRUE(Apply(*mirror, 1).ok());
   full = true;
-  ASSERT_FALSE(mirror->settled());
-  EXPECT_FALSE(mirror->Settle().ok());
-  EXPECT_FALSE(mirror->Idle().ok());
+  ASSERT_FALSE(mirror->synced());
+  EXPECT_FALSE(mirror->Sync().ok());
+  EXPECT_FALSE(mirror->RunMaintenance().ok());
   EXPECT_FALSE(Apply(*mirror, 2).ok());
   EXPECT_TRUE(HoldsExactly(*mirror, versions_[1]));
   ModelVersion other = versions_[1];
   other.held.version = 2;
   EXPECT_FALSE(mirror->Apply(ChangeBetween(versions_[1], other), other.held).ok());
   full = false;
-  EXPECT_FALSE(mirror->Mend().value());
-  EXPECT_TRUE(mirror->Idle().ok());
-  EXPECT_TRUE(mirror->settled());
+  EXPECT_FALSE(mirror->Recover().value());
+  EXPECT_TRUE(mirror->RunMaintenance().ok());
+  EXPECT_TRUE(mirror->synced());
   ASSERT_TRUE(Apply(*mirror, 2).ok());
   EXPECT_TRUE(HoldsExactly(*mirror, versions_[2]));
 }
@@ -710,7 +710,7 @@ TEST(MirrorOnThisMachine, FollowsVersions) {
   ASSERT_TRUE(mirror.ok());
   EXPECT_TRUE(HoldsExactly(*mirror.value(), versions[1]));
   ASSERT_TRUE(mirror.value()->Undo().ok());
-  ASSERT_TRUE(mirror.value()->Settle().ok());
+  ASSERT_TRUE(mirror.value()->Sync().ok());
   EXPECT_TRUE(HoldsExactly(*mirror.value(), versions[0]));
   for (const auto& [name, text] : versions[0].files) EXPECT_EQ(testing::ReadAll(directory / "made/here" / name), text);
 }

@@ -11,8 +11,8 @@
 
 #include "base/random.h"
 #include "codec/models.h"
-#include "follow/mirror.h"
-#include "follow/reader.h"
+#include "follow/mirror/mirror.h"
+#include "follow/mirror/reader.h"
 #include "support/sim_file_system.h"
 #include "tensor/checkpoint_plan.h"
 #include "tensor/safetensors.h"

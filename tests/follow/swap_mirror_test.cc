@@ -1,6 +1,6 @@
 // Mirrors that swap whole copies: whoever opens what the link leads to reads one version, whatever happens meanwhile;
 // and a crash before any effect leaves the link at a complete one.
-#include "follow/swap_mirror.h"
+#include "follow/mirror/swap_mirror.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -219,7 +219,7 @@ TEST(SwapMirrorErrors, ADiskThatRefusesLeavesTheLinkAtAWholeVersion) {
       const Status status = !load ? Apply(*mirror, 0) : loading.ok() ? commit() : Status(loading.error());
       if (!status.ok()) {
         // As a follower does: mend, and only if there was nothing to mend the same again.
-        const auto mend = mirror->Mend();
+        const auto mend = mirror->Recover();
         ASSERT_TRUE(mend.ok()) << mend.error().message();
         mended += mend.value() ? 1 : 0;
         if (mend.value()) {

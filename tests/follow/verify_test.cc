@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "store/memory_store.h"
-#include "testing/run_maker.h"
+#include "store/backends/memory_store.h"
+#include "support/run_maker.h"
 
 namespace weightwire {
 namespace {

@@ -13,7 +13,7 @@
 #include "log/gc.h"
 #include "log/histories.h"
 #include "log/watched_store.h"
-#include "store/memory_store.h"
+#include "store/backends/memory_store.h"
 
 namespace weightwire {
 namespace {
@@ -259,7 +259,7 @@ void FakeFollower::Choose() {
   const History& history = world_->history;
   const Record newest = history.newest();
   lease_ = {};
-  lease_.run = history.run().wire().run;
+  lease_.run = history.run().id();
   lease_.follower = id_;
   lease_.seconds = kMinLeaseSeconds;
   promised_.clear();

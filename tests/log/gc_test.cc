@@ -8,7 +8,7 @@
 
 #include "log/histories.h"
 #include "log/watched_store.h"
-#include "store/memory_store.h"
+#include "store/backends/memory_store.h"
 
 namespace weightwire {
 namespace {
@@ -79,7 +79,7 @@ class GcTest : public ::testing::Test {
   Lease PutLease(std::optional<Version> needs_from, std::optional<AnchorName> needs_anchor = std::nullopt,
                  std::uint64_t seconds = 3600) {
     Lease lease;
-    lease.run = history_.run().wire().run;
+    lease.run = history_.run().id();
     lease.follower = NewId(random_);
     lease.needs_from = needs_from;
     lease.needs_anchor = needs_anchor;
@@ -110,11 +110,11 @@ TEST_F(GcTest, KeepsTheNewestAnchorsAndWhatLeadsFromThem) {
   for (Version version = 0; version <= 35; ++version) EXPECT_TRUE(Has(RecordKey(version)));
   EXPECT_TRUE(Has("wire.json"));
   EXPECT_EQ(progress.removed.objects, before.size() - Keys().size());
-  EXPECT_EQ(progress.removed, progress.may_go);
+  EXPECT_EQ(progress.removed, progress.deletable);
   EXPECT_EQ(progress.removed.objects, 2U * 3 + 20);
   EXPECT_FALSE(progress.more);
   // And again there is nothing to do.
-  EXPECT_EQ(Collect().may_go, GcAmount());
+  EXPECT_EQ(Collect().deletable, GcAmount());
 }
 
 TEST_F(GcTest, SaysWhatWillGoAndWaitsBeforeItDoes) {
@@ -127,7 +127,7 @@ TEST_F(GcTest, SaysWhatWillGoAndWaitsBeforeItDoes) {
   const std::vector<Mark> marks = history_.run().ReadMarks().value();
   ASSERT_EQ(marks.size(), 1U);
   std::set<std::string> named;
-  for (const Removal& removal : collector.may_go()) named.insert(removal.key);
+  for (const Removal& removal : collector.deletable()) named.insert(removal.key);
   EXPECT_EQ(std::set<std::string>(marks[0].keys.begin(), marks[0].keys.end()), named);
   clock_.Advance(options_.grace - std::chrono::seconds(1));
   EXPECT_EQ(StepOn(collector).what, GcStep::What::kWaits);
@@ -147,22 +147,22 @@ TEST_F(GcTest, ADryRunOnlyLooks) {
   };
   Collector collector(history_.run(), options_, random_);
   EXPECT_EQ(StepOn(collector).what, GcStep::What::kDone);
-  EXPECT_EQ(collector.may_go().size(), 22U);
+  EXPECT_EQ(collector.deletable().size(), 22U);
   const std::uint64_t lists = ToJson(history_.anchors()[0].manifest).size() + ToJson(anchors_[0].manifest).size();
-  EXPECT_EQ(collector.progress().may_go, (GcAmount{26, 2 * 100 + lists + 20 * 10}));
+  EXPECT_EQ(collector.progress().deletable, (GcAmount{26, 2 * 100 + lists + 20 * 10}));
 }
 
 TEST_F(GcTest, AnEmptyRunHasNothing) {
-  EXPECT_EQ(Collect().may_go, GcAmount());
+  EXPECT_EQ(Collect().deletable, GcAmount());
   history_.AddWithAnchor();
   clock_.Advance(hours(48));
-  EXPECT_EQ(Collect().may_go, GcAmount());
+  EXPECT_EQ(Collect().deletable, GcAmount());
 }
 
 TEST_F(GcTest, WhatIsYoungStays) {
   Fill();
   options_.policy.minimum_age = hours(72);
-  EXPECT_EQ(Collect().may_go, GcAmount());
+  EXPECT_EQ(Collect().deletable, GcAmount());
   options_.policy.minimum_age = hours(24);
   EXPECT_NE(Collect().removed, GcAmount());
 }
@@ -355,7 +355,7 @@ TEST_F(GcTest, GoesOnAfterAnErrorAnywhere) {
   }
   store_.before = nullptr;
   EXPECT_GT(errors, 10);
-  EXPECT_EQ(collector.progress().removed, (collector.progress().may_go));
+  EXPECT_EQ(collector.progress().removed, (collector.progress().deletable));
   EXPECT_EQ(Keys().size(), before.size() - 26);
   EXPECT_TRUE(Keys(kMarksPrefix).empty());
 }
@@ -521,7 +521,7 @@ TEST_F(GcTest, WhatOthersLeftBehindGoesOnceItIsOldEnough) {
   const Id gone = NewId(random_);
   const Id back = NewId(random_);
   Lease lease;
-  lease.run = history_.run().wire().run;
+  lease.run = history_.run().id();
   lease.name = "x";
   for (const Id& id : {gone, back}) {
     lease.follower = id;
@@ -552,9 +552,9 @@ TEST_F(GcTest, WhatOthersLeftBehindGoesOnceItIsOldEnough) {
 
 TEST_F(GcTest, NeedsToKnowHowToWrite) {
   Fill();
-  Wire wire = history_.run().wire();
-  wire.write = {"two-hands"};
-  history_.Put("wire.json", ToJson(wire));
+  RunManifest manifest = history_.run().manifest();
+  manifest.write = {"two-hands"};
+  history_.Put("wire.json", ToJson(manifest));
   const weightwire::Run run = Run::Open(store_).value();
   Collector collector(run, options_, random_);
   ExpectError(collector.Step(), ErrorCode::kUnsupported, "\"two-hands\"");

@@ -112,7 +112,7 @@ class History {
 
   KnownAnchor PutAnchor(Version version, std::uint64_t delta_bytes, std::uint64_t bytes) {
     AnchorManifest manifest;
-    manifest.run = run_.wire().run;
+    manifest.run = run_.id();
     manifest.name = {version, NewId(random_)};
     manifest.state = version < records_.size() ? at(version).state : StateOf(version);
     manifest.delta_bytes = delta_bytes;
@@ -133,7 +133,7 @@ class History {
  private:
   Record Fresh(Version version) {
     Record record;
-    record.run = run_.wire().run;
+    record.run = run_.id();
     record.version = version;
     if (version > 0) record.parent = records_.back().hash;
     record.step = 10 * version;

@@ -8,7 +8,7 @@
 #include "log/limits.h"
 #include "log/mark.h"
 #include "log/record.h"
-#include "log/wire.h"
+#include "log/run_manifest.h"
 
 namespace weightwire {
 namespace {
@@ -32,31 +32,31 @@ constexpr std::string_view kWireJson =
     R"({"format":"weightwire-run","format_version":1,"run":"00112233445566778899aabbccddeeff",)"
     R"("single_writer":true,"read":["r"],"write":["w","x"]})";
 
-TEST(Wire, Golden) {
-  Wire wire;
-  wire.run = kRun;
-  wire.single_writer = true;
-  wire.read = {"r"};
-  wire.write = {"w", "x"};
-  EXPECT_EQ(ToJson(wire), kWireJson);
-  EXPECT_EQ(ParseWire(kWireJson).value(), wire);
+TEST(RunManifest, Golden) {
+  RunManifest manifest;
+  manifest.run = kRun;
+  manifest.single_writer = true;
+  manifest.read = {"r"};
+  manifest.write = {"w", "x"};
+  EXPECT_EQ(ToJson(manifest), kWireJson);
+  EXPECT_EQ(ParseRunManifest(kWireJson).value(), manifest);
 }
 
-TEST(Wire, Refusals) {
+TEST(RunManifest, Refusals) {
   const std::string json(kWireJson);
-  ExpectError(ParseWire(Replaced(json, "version\":1", "version\":2")), ErrorCode::kUnsupported, "version 2");
-  ExpectError(ParseWire(Replaced(json, "version\":1", "version\":0")), ErrorCode::kUnsupported);
-  ExpectError(ParseWire(Replaced(json, "version\":1", "version\":\"1\"")), ErrorCode::kCorrupt);
+  ExpectError(ParseRunManifest(Replaced(json, "version\":1", "version\":2")), ErrorCode::kUnsupported, "version 2");
+  ExpectError(ParseRunManifest(Replaced(json, "version\":1", "version\":0")), ErrorCode::kUnsupported);
+  ExpectError(ParseRunManifest(Replaced(json, "version\":1", "version\":\"1\"")), ErrorCode::kCorrupt);
   // A later version may look different in everything else.
-  ExpectError(ParseWire(R"({"format":"weightwire-run","format_version":9})"), ErrorCode::kUnsupported);
-  ExpectError(ParseWire(Replaced(json, "true", "1")), ErrorCode::kCorrupt);
-  ExpectError(ParseWire(json + std::string(kMaxWireBytes, ' ')), ErrorCode::kLimit);
+  ExpectError(ParseRunManifest(R"({"format":"weightwire-run","format_version":9})"), ErrorCode::kUnsupported);
+  ExpectError(ParseRunManifest(Replaced(json, "true", "1")), ErrorCode::kCorrupt);
+  ExpectError(ParseRunManifest(json + std::string(kMaxWireBytes, ' ')), ErrorCode::kLimit);
   std::string many;
   for (std::uint64_t i = 0; i < kMaxFeatures; ++i) many += R"("f",)";
-  ExpectError(ParseWire(Replaced(json, R"(["r"])", "[" + many + R"("f"])")), ErrorCode::kLimit);
+  ExpectError(ParseRunManifest(Replaced(json, R"(["r"])", "[" + many + R"("f"])")), ErrorCode::kLimit);
 }
 
-TEST(Wire, FeaturesThatAreNotKnownAreNamed) {
+TEST(RunManifest, FeaturesThatAreNotKnownAreNamed) {
   EXPECT_TRUE(Succeeds(CheckFeatures({}, "read it")));
   ExpectError(CheckFeatures({"teleport"}, "read it"), ErrorCode::kUnsupported, "\"teleport\"");
 }

@@ -7,7 +7,7 @@
 
 #include "log/histories.h"
 #include "log/watched_store.h"
-#include "store/memory_store.h"
+#include "store/backends/memory_store.h"
 
 namespace weightwire {
 namespace {
@@ -69,7 +69,7 @@ std::optional<std::uint64_t> CheapestByForce(const History& history, const Scene
 }
 
 // That a way can be gone, and costs what it says.
-void CheckWay(const History& history, const Scene& scene, const Way& way) {
+void CheckWay(const History& history, const Scene& scene, const FetchPlan& way) {
   RC_ASSERT(way.to == scene.target.version);
   std::uint64_t bytes = 0;
   if (way.anchor.has_value()) {
@@ -93,7 +93,7 @@ RC_GTEST_PROP(PlanProperty, CheapestWayIsTheCheapest, (std::uint64_t seed)) {
   History history(store, seed);
   const Scene scene = AnyScene(history);
   const auto best = CheapestByForce(history, scene);
-  const auto way = CheapestWay(scene.target, scene.held, history.anchors(), scene.avoid);
+  const auto way = CheapestPlan(scene.target, scene.held, history.anchors(), scene.avoid);
   RC_ASSERT(way.has_value() == best.has_value());
   if (!way.has_value()) return;
   RC_ASSERT(way->bytes == *best);
@@ -107,7 +107,7 @@ RC_GTEST_PROP(PlanProperty, AWayIsFoundWhereThereIsOne, (std::uint64_t seed)) {
   History history(store, seed);
   const Scene scene = AnyScene(history);
   const auto best = CheapestByForce(history, scene);
-  const auto way = PlanWay(history.run(), scene.target, scene.held, scene.avoid);
+  const auto way = PlanFetch(history.run(), scene.target, scene.held, scene.avoid);
   RC_ASSERT(way.ok() == best.has_value());
   if (!way.ok()) {
     RC_ASSERT(way.error().code() == ErrorCode::kNotFound);
@@ -135,7 +135,7 @@ class PlanTest : public ::testing::Test {
 
 TEST_F(PlanTest, ACheapWayAsksTheStoreForNothing) {
   store_.Forget();
-  const auto way = PlanWay(history_.run(), history_.newest(), Held(15), {});
+  const auto way = PlanFetch(history_.run(), history_.newest(), Held(15), {});
   ASSERT_TRUE(Succeeds(way));
   EXPECT_EQ(way.value().bytes, 500U);
   EXPECT_EQ(store_.Count(), 0);
@@ -143,7 +143,7 @@ TEST_F(PlanTest, ACheapWayAsksTheStoreForNothing) {
 
 TEST_F(PlanTest, ALateJoinerLoadsTheNewestAnchor) {
   const KnownAnchor anchor = history_.AddAnchor(18, 300);
-  const auto way = PlanWay(history_.run(), history_.newest(), Held(2), {});
+  const auto way = PlanFetch(history_.run(), history_.newest(), Held(2), {});
   ASSERT_TRUE(Succeeds(way));
   ASSERT_TRUE(way.value().anchor.has_value());
   EXPECT_EQ(way.value().anchor->manifest.name, anchor.manifest.name);
@@ -151,8 +151,8 @@ TEST_F(PlanTest, ALateJoinerLoadsTheNewestAnchor) {
 }
 
 TEST_F(PlanTest, NobodyGoesBack) {
-  EXPECT_FALSE(CheapestWay(history_.at(5), Held(6), {}, {}).has_value());
-  const auto way = CheapestWay(history_.at(5), Held(5), {}, {});
+  EXPECT_FALSE(CheapestPlan(history_.at(5), Held(6), {}, {}).has_value());
+  const auto way = CheapestPlan(history_.at(5), Held(5), {}, {});
   ASSERT_TRUE(way.has_value());
   EXPECT_EQ(way->bytes, 0U);
 }
@@ -163,7 +163,7 @@ TEST_F(PlanTest, DamagedAnchorsAreLookedPast) {
     const KnownAnchor anchor = history_.AddAnchor(19);
     history_.Put(ManifestKey(anchor.manifest.name), i % 2 == 0 ? std::string("damaged") : std::string(65 << 20, ' '));
   }
-  const auto way = PlanWay(history_.run(), history_.newest(), std::nullopt, {});
+  const auto way = PlanFetch(history_.run(), history_.newest(), std::nullopt, {});
   ASSERT_TRUE(Succeeds(way));
   EXPECT_EQ(way.value().from, 0U);
 }
@@ -173,19 +173,19 @@ TEST_F(PlanTest, AStoreThatFailsIsNotAnAnchorThatIsGone) {
     if (request == Request::kGet) return Error(ErrorCode::kUnavailable, "not now");
     return Ok();
   };
-  ExpectError(PlanWay(history_.run(), history_.newest(), std::nullopt, {}), ErrorCode::kUnavailable);
+  ExpectError(PlanFetch(history_.run(), history_.newest(), std::nullopt, {}), ErrorCode::kUnavailable);
 }
 
 TEST_F(PlanTest, NoWaySaysWhatToDo) {
   Avoid avoid;
   avoid.deltas = {10};
-  ExpectError(PlanWay(history_.run(), history_.newest(), Held(3), avoid), ErrorCode::kNotFound, "weightwire anchor");
+  ExpectError(PlanFetch(history_.run(), history_.newest(), Held(3), avoid), ErrorCode::kNotFound, "weightwire anchor");
 }
 
 TEST_F(PlanTest, LyingSizesDoNotWrapAround) {
   KnownAnchor liar = history_.AddAnchor(10);
   liar.manifest.files[0].size_bytes = ~std::uint64_t{0} - liar.manifest.files[1].size_bytes;
-  const auto way = CheapestWay(history_.newest(), std::nullopt, std::vector{history_.anchors()[0], liar}, {});
+  const auto way = CheapestPlan(history_.newest(), std::nullopt, std::vector{history_.anchors()[0], liar}, {});
   ASSERT_TRUE(way.has_value());
   EXPECT_EQ(way->from, 0U);
 }

@@ -68,7 +68,7 @@ TEST(Retention, AllAnchorsOfAKeptVersionStay) {
 TEST(Retention, OnlyUsableAnchorsCount) {
   std::vector<SurveyedAnchor> anchors = Anchors({0, 20, 40});
   anchors.push_back(Anchor(60, AnchorCondition::kBroken));
-  anchors.push_back(Anchor(70, AnchorCondition::kAnothers));
+  anchors.push_back(Anchor(70, AnchorCondition::kConflict));
   anchors.push_back(Anchor(80, AnchorCondition::kIncomplete));
   anchors.push_back(Anchor(101));  // of a rebase to come
   EXPECT_EQ(VersionsOf(ChooseKept({100, {0}}, anchors, Keep(2))), (std::set<Version>{20, 40}));
@@ -123,17 +123,17 @@ TEST(Retention, WhatIsYoungStays) {
 
 TEST(Retention, AnchorsThatMayGo) {
   const Kept kept = ChooseKept({100, {0}}, Anchors({0, 20, 40, 60}), Keep(2));
-  const auto may_go = [&](Version version, AnchorCondition condition) {
+  const auto deletable = [&](Version version, AnchorCondition condition) {
     return MayGo(Anchor(version, condition, 9), kept, 100, kNow, Keep(2));
   };
-  EXPECT_TRUE(may_go(20, AnchorCondition::kUnexamined));
-  EXPECT_TRUE(may_go(100, AnchorCondition::kIncomplete));
-  EXPECT_TRUE(may_go(100, AnchorCondition::kAnothers));
-  EXPECT_TRUE(may_go(39, AnchorCondition::kBroken));
-  EXPECT_FALSE(may_go(40, AnchorCondition::kBroken));
+  EXPECT_TRUE(deletable(20, AnchorCondition::kUnexamined));
+  EXPECT_TRUE(deletable(100, AnchorCondition::kIncomplete));
+  EXPECT_TRUE(deletable(100, AnchorCondition::kConflict));
+  EXPECT_TRUE(deletable(39, AnchorCondition::kBroken));
+  EXPECT_FALSE(deletable(40, AnchorCondition::kBroken));
   for (const AnchorCondition condition : {AnchorCondition::kIncomplete, AnchorCondition::kUnexamined,
-                                          AnchorCondition::kAnothers, AnchorCondition::kBroken}) {
-    EXPECT_FALSE(may_go(101, condition));  // a rebase may be on its way
+                                          AnchorCondition::kConflict, AnchorCondition::kBroken}) {
+    EXPECT_FALSE(deletable(101, condition));  // a rebase may be on its way
   }
   EXPECT_FALSE(MayGo(Anchor(40), kept, 100, kNow, Keep(2)));
   EXPECT_FALSE(MayGo(Anchor(60), kept, 100, kNow, Keep(2)));
@@ -141,18 +141,18 @@ TEST(Retention, AnchorsThatMayGo) {
 
 TEST(Retention, DeltasThatMayGo) {
   const Kept kept = ChooseKept({100, {0}}, Anchors({0, 20, 40, 60}), Keep(2));
-  const auto may_go = [&](Version from, Version to) {
+  const auto deletable = [&](Version from, Version to) {
     return MayGo(SurveyedDelta{{from, to}, 1, 1, kNow - hours(1000)}, kept, 100, kNow, Keep(2));
   };
-  EXPECT_TRUE(may_go(0, 1));
-  EXPECT_TRUE(may_go(39, 40));
-  EXPECT_FALSE(may_go(40, 41));
-  EXPECT_FALSE(may_go(99, 100));
-  EXPECT_FALSE(may_go(100, 101));
+  EXPECT_TRUE(deletable(0, 1));
+  EXPECT_TRUE(deletable(39, 40));
+  EXPECT_FALSE(deletable(40, 41));
+  EXPECT_FALSE(deletable(99, 100));
+  EXPECT_FALSE(deletable(100, 101));
   // Those that skip versions.
-  EXPECT_TRUE(may_go(30, 50));
-  EXPECT_FALSE(may_go(40, 60));
-  EXPECT_FALSE(may_go(30, 101));
+  EXPECT_TRUE(deletable(30, 50));
+  EXPECT_FALSE(deletable(40, 60));
+  EXPECT_FALSE(deletable(30, 101));
 }
 
 TEST(Retention, WhatALeaseNeeds) {

@@ -5,7 +5,7 @@
 #include "log/histories.h"
 #include "log/limits.h"
 #include "log/watched_store.h"
-#include "store/memory_store.h"
+#include "store/backends/memory_store.h"
 
 namespace weightwire {
 namespace {
@@ -28,31 +28,31 @@ TEST_F(RunTest, IsMadeOnce) {
   ASSERT_TRUE(Succeeds(first));
   const auto second = Run::Create(store_, true, random_);
   ASSERT_TRUE(Succeeds(second));
-  EXPECT_EQ(second.value().wire(), first.value().wire());
-  EXPECT_EQ(Run::Open(store_).value().wire(), first.value().wire());
+  EXPECT_EQ(second.value().manifest(), first.value().manifest());
+  EXPECT_EQ(Run::Open(store_).value().manifest(), first.value().manifest());
 }
 
 TEST_F(RunTest, WhoeverLosesTheRaceOpensTheWinners) {
-  std::optional<Wire> winner;
+  std::optional<RunManifest> winner;
   store_.before = [&](Request request, std::string_view) -> Status {
     if (request == Request::kPutIfAbsent && !winner.has_value()) {
       SeededRandom other(2);
-      winner = Run::Create(memory_, false, other).value().wire();
+      winner = Run::Create(memory_, false, other).value().manifest();
     }
     return Ok();
   };
   const auto loser = Run::Create(store_, false, random_);
   ASSERT_TRUE(Succeeds(loser));
-  EXPECT_EQ(loser.value().wire(), *winner);
+  EXPECT_EQ(loser.value().manifest(), *winner);
 }
 
 TEST_F(RunTest, IsNotReplacedWherePutIfAbsentIsNotHonoured) {
-  const Wire wire = Run::Create(store_, true, random_).value().wire();
+  const RunManifest manifest = Run::Create(store_, true, random_).value().manifest();
   store_.before = [&](Request request, std::string_view key) -> Status {
     if (request == Request::kPutIfAbsent) return memory_.Remove(key);
     return Ok();
   };
-  EXPECT_EQ(Run::Create(store_, true, random_).value().wire(), wire);
+  EXPECT_EQ(Run::Create(store_, true, random_).value().manifest(), manifest);
 }
 
 TEST_F(RunTest, MadeAlthoughTheAnswerWasLost) {
@@ -60,27 +60,27 @@ TEST_F(RunTest, MadeAlthoughTheAnswerWasLost) {
   store_.before = [&](Request request, std::string_view key) -> Status {
     if (request != Request::kPutIfAbsent || lost) return Ok();
     lost = true;
-    Wire wire;
+    RunManifest manifest;
     SeededRandom same(7);
-    wire.run = NewId(same);
-    WW_RETURN_IF_ERROR(memory_.Put(key, AsBytes(ToJson(wire))));
+    manifest.run = NewId(same);
+    WW_RETURN_IF_ERROR(memory_.Put(key, AsBytes(ToJson(manifest))));
     return Error(ErrorCode::kUnknownOutcome, "lost");
   };
   const auto run = Run::Create(store_, false, random_);
   ASSERT_TRUE(Succeeds(run));
   EXPECT_TRUE(lost);
-  EXPECT_EQ(Run::Open(store_).value().wire(), run.value().wire());
+  EXPECT_EQ(Run::Open(store_).value().manifest(), run.value().manifest());
 }
 
 TEST_F(RunTest, NeedsItsFeaturesKnown) {
-  Wire wire;
-  wire.write = {"two-hands"};
-  PutText("wire.json", ToJson(wire));
+  RunManifest manifest;
+  manifest.write = {"two-hands"};
+  PutText("wire.json", ToJson(manifest));
   const auto run = Run::Open(store_);
   ASSERT_TRUE(Succeeds(run));
   ExpectError(run.value().CheckMayWrite(), ErrorCode::kUnsupported, "\"two-hands\"");
-  wire.read = {"glasses"};
-  PutText("wire.json", ToJson(wire));
+  manifest.read = {"glasses"};
+  PutText("wire.json", ToJson(manifest));
   ExpectError(Run::Open(store_), ErrorCode::kUnsupported, "\"glasses\"");
   PutText("wire.json", R"({"format":"weightwire-run","format_version":2})");
   ExpectError(Run::Open(store_), ErrorCode::kUnsupported, "format version 2");
@@ -270,7 +270,7 @@ class LeasesTest : public RunTest {
  protected:
   Lease Put(std::uint64_t seconds) {
     Lease lease;
-    lease.run = run_.wire().run;
+    lease.run = run_.id();
     lease.follower = NewId(random_);
     lease.seconds = seconds;
     EXPECT_TRUE(Succeeds(run_.PutLease(lease)));
@@ -355,7 +355,7 @@ TEST_F(RunTest, MarksAreReadOrTheErrorIsSaid) {
   const weightwire::Run run = Run::Create(store_, false, random_).value();
   EXPECT_TRUE(run.ReadMarks().value().empty());
   Mark mark;
-  mark.run = run.wire().run;
+  mark.run = run.id();
   mark.id = NewId(random_);
   mark.keys = {DeltaFolder(1, 2)};
   PutText(MarkKey(mark.id), ToJson(mark));
@@ -376,7 +376,7 @@ TEST_F(RunTest, MarksAreReadOrTheErrorIsSaid) {
 TEST_F(RunTest, AMarkThatIsKnownIsNotFetchedAgain) {
   const weightwire::Run run = Run::Create(store_, false, random_).value();
   Mark mark;
-  mark.run = run.wire().run;
+  mark.run = run.id();
   mark.id = NewId(random_);
   mark.keys = {DeltaFolder(1, 2)};
   PutText(MarkKey(mark.id), ToJson(mark));

@@ -4,8 +4,8 @@
 
 #include "base/real_file_system.h"
 #include "publish/world.h"
+#include "support/temporary_directory.h"
 #include "tensor/checkpoint_writer.h"
-#include "testing/temporary_directory.h"
 
 namespace weightwire::testing {
 namespace {

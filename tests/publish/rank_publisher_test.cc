@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "follow/memory_target.h"
 #include "follow/rebuild.h"
+#include "follow/targets/memory_target.h"
 #include "follow/verify.h"
 #include "publish/world.h"
 #include "support/holding.h"

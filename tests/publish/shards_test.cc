@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "codec/format.h"
+#include "codec/format/format.h"
 
 namespace weightwire {
 namespace {

@@ -16,7 +16,7 @@
 #include "codec/models.h"
 #include "log/run.h"
 #include "publish/publisher.h"
-#include "store/memory_store.h"
+#include "store/backends/memory_store.h"
 #include "support/sim_file_system.h"
 #include "support/sim_store.h"
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "follow/memory_target.h"
-#include "follow/mirror.h"
-#include "store/memory_store.h"
+#include "follow/mirror/mirror.h"
+#include "follow/targets/memory_target.h"
+#include "store/backends/memory_store.h"
+#include "support/run_maker.h"
 #include "support/sim_file_system.h"
-#include "testing/run_maker.h"
 
 namespace weightwire {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "base/real_file_system.h"
 #include "publish/world.h"
-#include "store/file_store.h"
-#include "testing/temporary_directory.h"
+#include "store/backends/file_store.h"
+#include "support/temporary_directory.h"
 
 namespace weightwire::testing {
 namespace {

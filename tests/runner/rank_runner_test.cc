@@ -14,9 +14,9 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "codec/models.h"
-#include "follow/memory_target.h"
 #include "follow/rebuild.h"
-#include "store/memory_store.h"
+#include "follow/targets/memory_target.h"
+#include "store/backends/memory_store.h"
 
 namespace weightwire {
 namespace {

@@ -19,14 +19,14 @@
 
 #include "base/real_file_system.h"
 #include "codec/models.h"
-#include "follow/memory_target.h"
-#include "follow/mirror.h"
-#include "follow/mirror_content.h"
+#include "follow/mirror/mirror.h"
+#include "follow/mirror/mirror_content.h"
+#include "follow/targets/memory_target.h"
 #include "log/gc.h"
 #include "runner/follow_loop.h"
 #include "runner/publisher_runner.h"
-#include "store/file_store.h"
-#include "testing/temporary_directory.h"
+#include "store/backends/file_store.h"
+#include "support/temporary_directory.h"
 
 namespace weightwire::testing {
 namespace {

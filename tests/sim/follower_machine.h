@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "follow/follower.h"
-#include "follow/memory_target.h"
+#include "follow/targets/memory_target.h"
 #include "sim/oracle.h"
 #include "sim/sim_bucket.h"
 #include "sim/world.h"

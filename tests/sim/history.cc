@@ -46,7 +46,7 @@ HistoryOutcome RunHistory(const HistoryOptions& options) {
 
   for (int i = 0; i < kWildSteps && !world.violation().has_value(); ++i) world.RunOne();
   world.Calm();
-  const auto settled = [&] {
+  const auto synced = [&] {
     const bool idle = std::all_of(publishers.begin(), publishers.end(), [](const auto* p) { return p->idle(); });
     return idle && AllArrived(held, oracle);
   };
@@ -56,7 +56,7 @@ HistoryOutcome RunHistory(const HistoryOptions& options) {
   for (; calm < kCalmSteps && !world.violation().has_value(); ++calm) {
     if (oracle.version_count() > wild_versions + 2) {
       for (PublisherMachine* publisher : publishers) publisher->StopTraining();
-      if (settled()) break;
+      if (synced()) break;
     }
     world.RunOne();
   }

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "follow/mirror.h"
+#include "follow/mirror/mirror.h"
 #include "log/planted_bugs.h"
 
 namespace weightwire::sim {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "follow/mirror_content.h"
+#include "follow/mirror/mirror_content.h"
 
 namespace weightwire::sim {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "follow/follower.h"
-#include "follow/mirror.h"
-#include "follow/reader.h"
+#include "follow/mirror/mirror.h"
+#include "follow/mirror/reader.h"
 #include "sim/oracle.h"
 #include "sim/sim_bucket.h"
 #include "sim/world.h"

@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "base/object_hash.h"
-#include "codec/decoder.h"
-#include "codec/delta_file.h"
-#include "codec/state.h"
-#include "codec/state_view.h"
+#include "codec/decode/decoder.h"
+#include "codec/decode/state_view.h"
+#include "codec/digest/state.h"
+#include "codec/format/delta_file.h"
 #include "log/anchor.h"
 #include "sim/anchor_bits.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/threads.h"
-#include "codec/kernels.h"
-#include "follow/target.h"
+#include "codec/kernels/kernels.h"
+#include "follow/targets/target.h"
 #include "log/record.h"
 #include "sim/sim_bucket.h"
 #include "sim/world.h"

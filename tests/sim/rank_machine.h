@@ -20,7 +20,7 @@
 #include "sim/sim_board.h"
 #include "sim/sim_bucket.h"
 #include "sim/world.h"
-#include "store/retry_store.h"
+#include "store/wrappers/retry_store.h"
 
 namespace weightwire::sim {
 

@@ -11,7 +11,7 @@ namespace weightwire::sim {
 namespace {
 
 bool IsForEver(std::string_view key) {
-  return key == kWireKey || key.starts_with("versions/") || key.starts_with("layouts/");
+  return key == kRunManifestKey || key.starts_with("versions/") || key.starts_with("layouts/");
 }
 
 bool Needs(const Lease& lease, std::string_view key) {

@@ -3,12 +3,12 @@
 #include <cstdlib>
 
 #include "base/random.h"
+#include "store/backends/file_store.h"
+#include "store/backends/memory_store.h"
+#include "store/backends/s3_store.h"
 #include "store/fake_s3.h"
-#include "store/file_store.h"
-#include "store/memory_store.h"
 #include "store/open.h"
-#include "store/s3_store.h"
-#include "testing/temporary_directory.h"
+#include "support/temporary_directory.h"
 
 namespace weightwire::testing {
 namespace {

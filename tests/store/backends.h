@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "store/credentials.h"
+#include "store/credentials/credentials.h"
 #include "store/store.h"
 
 namespace weightwire::testing {

@@ -1,4 +1,4 @@
-#include "store/ca_file.h"
+#include "store/http/ca_file.h"
 
 #include <gtest/gtest.h>
 

@@ -35,9 +35,9 @@ TEST_F(CommitTest, WhatNobodyWouldReadIsRefused) {
 TEST_F(CommitTest, ALostAnswerMayHideThatAnotherWon) {
   ASSERT_TRUE(store_.memory().Put("v/1", BytesOf("theirs")).ok());
   store_.Plan("put-if-absent", {Fault::kLostAnswer});
-  EXPECT_EQ(CommitOurs().value(), CommitOutcome::kAnothers);
+  EXPECT_EQ(CommitOurs().value(), CommitOutcome::kConflict);
   ASSERT_TRUE(store_.memory().Put("v/1", BytesOf("T")).ok());
-  EXPECT_EQ(CommitOurs().value(), CommitOutcome::kAnothers);
+  EXPECT_EQ(CommitOurs().value(), CommitOutcome::kConflict);
 }
 
 TEST_F(CommitTest, NotThereAfterALostAnswerIsNotFailure) {

@@ -184,9 +184,9 @@ TEST_P(StoreConformance, OfRacingWritersOneWins) {
 TEST_P(StoreConformance, CommitTellsOursFromAnothers) {
   EXPECT_EQ(Commit(*store_, "v/1", BytesOf("by us")).value(), CommitOutcome::kOurs);
   EXPECT_EQ(Commit(*store_, "v/1", BytesOf("by us")).value(), CommitOutcome::kOurs);
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("by us, longer")).value(), CommitOutcome::kAnothers);
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("short")).value(), CommitOutcome::kAnothers);
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("BY US")).value(), CommitOutcome::kAnothers);
+  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("by us, longer")).value(), CommitOutcome::kConflict);
+  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("short")).value(), CommitOutcome::kConflict);
+  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("BY US")).value(), CommitOutcome::kConflict);
 }
 
 TEST_P(StoreConformance, StatTellsSizeAndTheStoresTime) {

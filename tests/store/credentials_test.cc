@@ -3,13 +3,13 @@
 
 #include <map>
 
-#include "store/aws_profile.h"
 #include "store/bytes.h"
-#include "store/credential_chain.h"
-#include "store/credential_process.h"
+#include "store/credentials/aws_profile.h"
+#include "store/credentials/credential_chain.h"
+#include "store/credentials/credential_process.h"
+#include "store/credentials/web_identity.h"
 #include "store/http_server.h"
-#include "store/web_identity.h"
-#include "testing/temporary_directory.h"
+#include "support/temporary_directory.h"
 
 namespace weightwire {
 namespace {

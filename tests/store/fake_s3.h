@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "store/credentials.h"
+#include "store/backends/s3_store.h"
+#include "store/credentials/credentials.h"
 #include "store/http_server.h"
-#include "store/s3_store.h"
 #include "store/sigv4_check.h"
 
 namespace weightwire::testing {

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "store/memory_store.h"
+#include "store/backends/memory_store.h"
 
 namespace weightwire::testing {
 

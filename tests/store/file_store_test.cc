@@ -1,5 +1,5 @@
 // What only a directory has. Everything else is in conformance_test.cc.
-#include "store/file_store.h"
+#include "store/backends/file_store.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "store/bytes.h"
-#include "testing/temporary_directory.h"
+#include "support/temporary_directory.h"
 
 namespace weightwire {
 namespace {

@@ -1,4 +1,4 @@
-#include "store/hf_hub_store.h"
+#include "store/backends/hf_hub_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

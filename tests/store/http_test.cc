@@ -1,4 +1,4 @@
-#include "store/http.h"
+#include "store/http/http.h"
 
 #include <gtest/gtest.h>
 

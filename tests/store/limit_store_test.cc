@@ -1,12 +1,12 @@
-#include "store/limit_store.h"
+#include "store/wrappers/limit_store.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
+#include "store/backends/memory_store.h"
 #include "store/bytes.h"
-#include "store/memory_store.h"
 
 namespace weightwire {
 namespace {

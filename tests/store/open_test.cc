@@ -5,11 +5,11 @@
 
 #include <map>
 
+#include "store/backends/hf_hub_store.h"
 #include "store/bytes.h"
 #include "store/fake_s3.h"
-#include "store/hf_hub_store.h"
 #include "store/store_url.h"
-#include "testing/temporary_directory.h"
+#include "support/temporary_directory.h"
 
 namespace weightwire {
 namespace {

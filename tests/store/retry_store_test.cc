@@ -1,4 +1,4 @@
-#include "store/retry_store.h"
+#include "store/wrappers/retry_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,8 +6,8 @@
 #include "store/bytes.h"
 #include "store/commit.h"
 #include "store/fake_s3.h"
-#include "store/retry_store.h"
 #include "store/transfer.h"
+#include "store/wrappers/retry_store.h"
 
 namespace weightwire {
 namespace {
@@ -253,7 +253,7 @@ TEST_P(S3FaultsTest, ALostAnswerToAWriteIsUnknownAndCommitFindsOut) {
   Expect(store_->PutIfAbsent("b", BytesOf("x")), ErrorCode::kUnknownOutcome);
   EXPECT_EQ(Commit(*store_, "v/1", BytesOf("ours")).value(), CommitOutcome::kOurs);
   EXPECT_EQ(Commit(*store_, "v/1", BytesOf("ours")).value(), CommitOutcome::kOurs);
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("other")).value(), CommitOutcome::kAnothers);
+  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("other")).value(), CommitOutcome::kConflict);
   LoseAnswersTo("DELETE");
   Expect(store_->Remove("a"), ErrorCode::kUnknownOutcome);
 }

@@ -1,4 +1,4 @@
-#include "store/times.h"
+#include "store/http/times.h"
 
 #include <gtest/gtest.h>
 

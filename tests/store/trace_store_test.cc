@@ -1,4 +1,4 @@
-#include "store/trace_store.h"
+#include "store/wrappers/trace_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,8 +6,8 @@
 #include "base/object_hash.h"
 #include "store/bytes.h"
 #include "store/faulty_store.h"
-#include "store/parallel_store.h"
-#include "store/trace_store.h"
+#include "store/wrappers/parallel_store.h"
+#include "store/wrappers/trace_store.h"
 
 namespace weightwire {
 namespace {

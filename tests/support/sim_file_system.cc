@@ -57,7 +57,7 @@ struct SimDisk::Pending {
     return needs == earlier.id ||
            std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) { return earlier.Touches(entry); });
   }
-  void Settle() const {
+  void Sync() const {
     for (const Entry& entry : entries) {
       if (entry.node == nullptr) {
         entry.directory->disk_names.erase(entry.name);
@@ -78,7 +78,7 @@ void SimDisk::Crash(weightwire::Random& random) {
     const bool possible =
         std::none_of(lost.begin(), lost.end(), [&](const Pending* earlier) { return operation.DependsOn(*earlier); });
     if (possible && random.Below(8) < in_eight) {
-      operation.Settle();
+      operation.Sync();
     } else {
       lost.push_back(&operation);
     }
@@ -451,7 +451,7 @@ Status SimFileSystem::SyncDirectory(const Path& directory) {
   std::vector<SimDisk::Pending> rest;
   for (std::size_t k = 0; k < pending.size(); ++k) {
     if (settles[k]) {
-      pending[k].Settle();
+      pending[k].Sync();
     } else {
       rest.push_back(std::move(pending[k]));
     }

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "testing/checkpoints.h"
+#include "support/checkpoints.h"
 
 namespace weightwire {
 namespace {

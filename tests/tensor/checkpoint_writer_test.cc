@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "testing/checkpoints.h"
-#include "testing/random_tensors.h"
+#include "support/checkpoints.h"
+#include "support/random_tensors.h"
 
 namespace weightwire {
 namespace {

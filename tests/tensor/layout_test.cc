@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/limits.h"
-#include "testing/random_tensors.h"
+#include "support/random_tensors.h"
 
 namespace weightwire {
 namespace {

@@ -9,8 +9,8 @@
 #include "base/bytes.h"
 #include "base/limits.h"
 #include "base/sha256.h"
-#include "testing/random_tensors.h"
-#include "testing/temporary_directory.h"
+#include "support/random_tensors.h"
+#include "support/temporary_directory.h"
 
 namespace weightwire {
 namespace {

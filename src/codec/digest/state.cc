@@ -1,0 +1,46 @@
+#include "codec/digest/state.h"
+
+#include <algorithm>
+
+namespace weightwire {
+
+namespace {
+// Pieces handed to threads: a multiple of the digest's blocks.
+constexpr std::size_t kPieceBytes = 4 << 20;
+}  // namespace
+
+Sha256Digest StateDigest(const Layout& layout, std::span<const Digest> digests) {
+  WW_CHECK(digests.size() == layout.size());
+  Sha256 hash;
+  if (layout.aliases().empty()) {
+    hash.Update(layout.hash());
+  } else {
+    const Result<Layout> plain = Layout::Make(layout.tensors(), {});
+    WW_CHECK(plain.ok());
+    hash.Update(plain.value().hash());
+  }
+  for (const Digest& digest : digests) hash.Update(digest.ToBytes());
+  return hash.Finish();
+}
+
+std::vector<Digest> DigestTensors(std::span<const std::span<const std::uint8_t>> tensors, const Kernels& kernels,
+                                  ThreadPool& pool) {
+  struct Piece {
+    std::size_t tensor;
+    std::size_t offset;
+  };
+  std::vector<Piece> pieces;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    for (std::size_t offset = 0; offset < tensors[t].size(); offset += kPieceBytes) pieces.push_back({t, offset});
+  }
+  std::vector<Digest> parts(pieces.size());
+  pool.ParallelFor(pieces.size(), [&](std::size_t i, std::size_t) {
+    const auto bytes = tensors[pieces[i].tensor].subspan(pieces[i].offset);
+    parts[i] = DigestOfRange(bytes.first(std::min(bytes.size(), kPieceBytes)), pieces[i].offset, kernels);
+  });
+  std::vector<Digest> digests(tensors.size());
+  for (std::size_t i = 0; i < pieces.size(); ++i) digests[pieces[i].tensor] += parts[i];
+  return digests;
+}
+
+}  // namespace weightwire

@@ -1,0 +1,182 @@
+#include "codec/encode/sample.h"
+
+#include <algorithm>
+#include <array>
+
+#include "codec/format/order.h"
+#include "codec/format/units.h"
+#include "codec/kernels/encode_kernels.h"
+#include "codec/kernels/prefetch.h"
+
+namespace weightwire {
+
+namespace {
+
+// About this many units of a request are looked at, and of one that has more than kLargeRequest times as many fewer,
+// down to a third; but never less than one in kMostThinning, and of each entry at least kLeastUnits.
+constexpr std::uint64_t kSampleUnits = 1 << 21;
+constexpr std::uint64_t kLargeRequest = 16;
+constexpr std::uint64_t kMostThinning = 256;
+constexpr std::uint64_t kLeastUnits = 1 << 13;
+constexpr std::uint64_t kPieceUnits = 1024;
+
+// Counts by field while pieces are looked at.
+struct Tallies {
+  FieldCount units{};
+  FieldCount changed{};
+  std::array<std::size_t, 256> rows{};  // of fields with changes
+};
+
+template <typename Unit>
+void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint32_t count,
+                const ClassRule& rule, const Kernels& kernels, Tallies& tallies, Sample& sample) {
+  const std::uint32_t mask = rule.FieldMask();
+  const int shift = rule.shift;
+  const auto field_at = [&](std::uint32_t i) {
+    return static_cast<std::uint32_t>(LoadUnit<Unit>(old_units, i) >> shift) & mask;
+  };
+  kernels.encode->count_fields(old_units, count, sizeof(Unit), rule, tallies.units);
+  std::array<std::uint16_t, kChunkUnits + 64> changed;
+  const std::uint32_t found = kernels.find_changed(old_units, new_units, count, sizeof(Unit), changed.data());
+  for (std::uint32_t k = 0; k < found; ++k) {
+    const std::uint32_t field = field_at(changed[k]);
+    const Step step =
+        StepBetween<Unit>(LoadUnit<Unit>(old_units, changed[k]), LoadUnit<Unit>(new_units, changed[k]), rule.order);
+    if (step.magnitude == 0) continue;  // somebody writes while we read, and it is as it was again
+    if (tallies.changed[field]++ == 0) tallies.rows[field] = sample.AddRow();
+    ++sample.row(tallies.rows[field])[BucketOf(step.magnitude).symbol];
+  }
+  sample.changed += found;
+  sample.units_sampled += count;
+}
+
+// The pieces of an entry that are looked at.
+class Pieces {
+ public:
+  Pieces(std::uint64_t units, std::uint64_t thinning)
+      : units_(units),
+        all_((units + kPieceUnits - 1) / kPieceUnits),
+        wanted_(std::min(all_, std::max(kLeastUnits / kPieceUnits, (all_ + thinning - 1) / thinning))) {}
+
+  [[nodiscard]] std::uint64_t count() const { return wanted_; }
+  [[nodiscard]] bool complete() const { return wanted_ == all_; }
+  [[nodiscard]] std::uint64_t begin(std::uint64_t k) const { return k * all_ / wanted_ * kPieceUnits; }
+  // All but the last piece of an entry are of the same size.
+  [[nodiscard]] std::uint32_t size(std::uint64_t k) const {
+    return static_cast<std::uint32_t>(std::min(kPieceUnits, units_ - begin(k)));
+  }
+
+ private:
+  std::uint64_t units_;
+  std::uint64_t all_;
+  std::uint64_t wanted_;
+};
+
+// The new units of a piece.
+const std::uint8_t* UnitsOf(const NewUnits& new_units, const Pieces& pieces, std::uint64_t k, int unit_bytes) {
+  const std::uint64_t first = new_units.only_pieces ? k * kPieceUnits : pieces.begin(k);
+  return new_units.units + first * static_cast<std::uint64_t>(unit_bytes);
+}
+
+}  // namespace
+
+std::size_t Sample::AddRow() {
+  const std::size_t at = buckets_.size();
+  buckets_.resize(at + static_cast<std::size_t>(BucketCount(8 * unit_bytes)));
+  return at;
+}
+
+std::span<std::uint64_t> Sample::row(std::size_t at) {
+  return std::span(buckets_).subspan(at, static_cast<std::size_t>(BucketCount(8 * unit_bytes)));
+}
+
+std::span<const std::uint64_t> Sample::buckets_of(const FieldCounts& counts) const {
+  if (counts.changed == 0) return {};
+  return std::span(buckets_).subspan(counts.row, static_cast<std::size_t>(BucketCount(8 * unit_bytes)));
+}
+
+void Sample::Add(const Sample& other) {
+  WW_CHECK(unit_bytes == other.unit_bytes);
+  const std::uint64_t weight =
+      other.units_sampled == 0 ? 1 : std::max<std::uint64_t>(1, other.units / other.units_sampled);
+  complete = complete && other.complete;
+  units += other.units;
+  units_sampled += other.units_sampled * weight;
+  changed += other.changed * weight;
+  auto to = fields.begin();
+  for (const FieldCounts& from : other.fields) {
+    to = std::lower_bound(to, fields.end(), from.field, [](const FieldCounts& a, int b) { return a.field < b; });
+    if (to == fields.end() || to->field != from.field) to = fields.insert(to, {from.field, 0, 0, 0});
+    to->units += from.units * weight;
+    if (from.changed == 0) continue;
+    if (to->changed == 0) to->row = AddRow();
+    to->changed += from.changed * weight;
+    const std::span<const std::uint64_t> buckets = other.buckets_of(from);
+    const std::span<std::uint64_t> sum = row(to->row);
+    for (std::size_t b = 0; b < buckets.size(); ++b) sum[b] += buckets[b] * weight;
+  }
+}
+
+std::uint64_t SampleThinning(std::uint64_t units_of_request) {
+  const std::uint64_t thinning = units_of_request / kSampleUnits;
+  const std::uint64_t more = thinning > kLargeRequest ? 3 * (thinning - kLargeRequest) : 0;
+  return std::clamp<std::uint64_t>(thinning + more, 1, kMostThinning);
+}
+
+Result<std::vector<std::uint8_t>> ReadPieces(const UnitReader& reader, std::uint64_t units, int unit_bytes,
+                                             std::uint64_t thinning) {
+  const Pieces pieces(units, thinning);
+  std::vector<std::uint8_t> read(pieces.count() * kPieceUnits * static_cast<std::size_t>(unit_bytes));
+  std::vector<std::uint64_t> firsts;
+  for (std::uint64_t k = 0; k < pieces.count() && pieces.size(k) == kPieceUnits; ++k) firsts.push_back(pieces.begin(k));
+  if (!firsts.empty()) WW_RETURN_IF_ERROR(reader.Read(firsts, kPieceUnits, read.data()));
+  if (firsts.size() < pieces.count()) {
+    const std::uint64_t last = pieces.begin(firsts.size());
+    std::uint8_t* const to = read.data() + firsts.size() * kPieceUnits * static_cast<std::size_t>(unit_bytes);
+    WW_RETURN_IF_ERROR(reader.Read({&last, 1}, pieces.size(firsts.size()), to));
+  }
+  return read;
+}
+
+Sample TakeSample(const std::uint8_t* old_units, NewUnits new_units, std::uint64_t units, int unit_bytes,
+                  const ClassRule& rule, std::uint64_t thinning, const Kernels& kernels) {
+  Sample sample;
+  sample.unit_bytes = unit_bytes;
+  sample.units = units;
+  Tallies tallies;
+  const Pieces pieces(units, thinning);
+  sample.complete = pieces.complete();
+  WithUnit(unit_bytes, [&]<typename Unit>() {
+    for (std::uint64_t k = 0; k < pieces.count(); ++k) {
+      const std::uint64_t next = std::min(k + 1, pieces.count() - 1);
+      const std::size_t next_bytes = pieces.size(next) * sizeof(Unit);
+      Prefetch(old_units + pieces.begin(next) * sizeof(Unit), next_bytes);
+      Prefetch(UnitsOf(new_units, pieces, next, sizeof(Unit)), next_bytes);
+      CountPiece<Unit>(old_units + pieces.begin(k) * sizeof(Unit), UnitsOf(new_units, pieces, k, sizeof(Unit)),
+                       pieces.size(k), rule, kernels, tallies, sample);
+    }
+  });
+  for (std::size_t field = 0; field < tallies.changed.size(); ++field) {
+    if (tallies.units[field] == 0) continue;
+    sample.fields.push_back(
+        {static_cast<std::uint8_t>(field), tallies.units[field], tallies.changed[field], tallies.rows[field]});
+  }
+  return sample;
+}
+
+ChangeCount CountChanges(const std::uint8_t* old_units, NewUnits new_units, std::uint64_t units, int unit_bytes,
+                         std::uint64_t thinning, const Kernels& kernels) {
+  ChangeCount counted;
+  std::array<std::uint16_t, kChunkUnits + 64> changed;
+  const Pieces pieces(units, thinning);
+  counted.complete = pieces.complete();
+  for (std::uint64_t k = 0; k < pieces.count(); ++k) {
+    counted.units_sampled += pieces.size(k);
+    counted.changed +=
+        kernels.find_changed(old_units + pieces.begin(k) * static_cast<std::uint64_t>(unit_bytes),
+                             UnitsOf(new_units, pieces, k, unit_bytes), pieces.size(k), unit_bytes, changed.data());
+  }
+  return counted;
+}
+
+}  // namespace weightwire

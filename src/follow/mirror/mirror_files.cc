@@ -1,0 +1,259 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/bytes.h"
+#include "codec/digest/state.h"
+#include "follow/mirror/incoming.h"
+#include "follow/mirror/mirror_in_place.h"
+#include "log/fields.h"
+#include "log/limits.h"
+#include "tensor/safetensors.h"
+
+namespace weightwire {
+namespace {
+
+constexpr std::string_view kFilesFormat = "weightwire-files";
+
+// A tensor that is rewritten goes through memory in pieces of this size.
+constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 22;
+
+// Whether a file of a plan has nothing in it that the change alters.
+bool StaysAsItIs(const CheckpointFile& file, const PlannedFile& planned, const StagedChange& change) {
+  if (file.metadata != planned.metadata || file.tensors.size() != planned.specs.size()) return false;
+  for (std::size_t i = 0; i < planned.specs.size(); ++i) {
+    const std::size_t tensor = planned.sources[i];
+    if (file.tensors[i] != planned.specs[i].name || change.Find(tensor) != nullptr ||
+        !change.Origin(tensor).has_value()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+Status MirrorInPlace::ApplyByFiles(const StagedChange& change, const Held& after) {
+  if (!ready_.has_value() || !(ready_->replacement.held == after)) {
+    ready_.reset();
+    ++loads_;  // incoming/ is used for this now
+    // Files in which nothing changes stay, so they have to be on the disk.
+    WW_RETURN_IF_ERROR(Sync());
+    WW_TRY(Ready ready, RewriteFiles(change, after));
+    ready_ = std::move(ready);
+  }
+  return Activate();
+}
+
+// The files in which something changes, as they will be, in incoming/.
+Result<MirrorInPlace::Ready> MirrorInPlace::RewriteFiles(const StagedChange& change, const Held& after) {
+  Ready ready;
+  ready.replacement.held = after;
+  ready.layout = std::make_shared<const Layout>(change.layout_after());
+  ready.digests = change.digests_after();
+  WW_TRY(ready.replacement.owned, OwnedFiles());
+  // The view keeps the change only as long as this function lasts, so it may point to one it does not own.
+  const StateView view = content_->view().After(std::shared_ptr<const StagedChange>(&change, [](const auto*) {}));
+  const Checkpoint& like = content_->checkpoint();
+  const CheckpointPlan plan = PlanLike(like, *ready.layout);
+  WW_RETURN_IF_ERROR(RemoveTree(files_, own_ / kIncoming));
+  WW_RETURN_IF_ERROR(files_.MakeDirectory(own_ / kIncoming));
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    if (i < like.files().size() && StaysAsItIs(like.files()[i], plan[i], change)) continue;
+    WW_RETURN_IF_ERROR(RewriteFile(plan[i], view));
+    ready.replacement.placed.push_back(plan[i].name);
+  }
+  if (like.has_index()) {
+    WW_TRY(const std::unique_ptr<NewFile> index, files_.Create(own_ / kIncoming / kIndexFileName));
+    const std::string text = IndexText(plan);
+    WW_RETURN_IF_ERROR(index->Append(BytesOf(text)));
+    WW_RETURN_IF_ERROR(index->Sync());
+    ready.replacement.placed.emplace_back(kIndexFileName);
+  }
+  WW_RETURN_IF_ERROR(SyncParents(files_, own_ / kIncoming, ready.replacement.placed));
+  return ready;
+}
+
+Status MirrorInPlace::RewriteFile(const PlannedFile& file, const StateView& after) {
+  WW_TRY(const std::unique_ptr<NewFile> out, files_.Create(own_ / kIncoming / file.name));
+  WW_TRY(const std::vector<std::uint8_t> header, file.Header());
+  WW_RETURN_IF_ERROR(out->Append(header));
+  std::vector<std::uint8_t> scratch;
+  for (const std::size_t tensor : file.sources) {
+    const auto width = static_cast<std::uint64_t>(UnitBytes(after.layout().tensors()[tensor].dtype));
+    const std::uint64_t units = after.layout().unit_count(tensor);
+    const std::uint64_t piece = kPieceBytes / width;
+    for (std::uint64_t first = 0; first < units; first += piece) {
+      WW_RETURN_IF_ERROR(out->Append(after.Units(tensor, first, std::min(piece, units - first), scratch)));
+    }
+  }
+  return out->Sync();
+}
+
+// A load of a mirror. The mirror must outlive it.
+class MirrorInPlace::Loading final : public TargetLoad {
+ public:
+  Loading(MirrorInPlace& mirror, std::unique_ptr<IncomingFiles> incoming)
+      : mirror_(mirror), number_(mirror.loads_), incoming_(std::move(incoming)) {}
+
+  Status WriteAt(std::size_t file, std::uint64_t offset, std::span<const std::uint8_t> bytes) override {
+    WW_CHECK(number_ == mirror_.loads_);
+    return incoming_->WriteAt(file, offset, bytes);
+  }
+  Status Commit(const Held& held, const Layout& layout) override {
+    WW_CHECK(number_ == mirror_.loads_ && layout.hash() == held.layout);
+    WW_RETURN_IF_ERROR(mirror_.CheckUsable());
+    if (!mirror_.ready_.has_value() || !(mirror_.ready_->replacement.held == held)) {
+      mirror_.ready_.reset();
+      WW_RETURN_IF_ERROR(incoming_->Finish(!mirror_.faults_.load_without_sync));
+      WW_TRY(Ready ready, mirror_.CheckLoaded(held, layout, incoming_->names()));
+      mirror_.ready_ = std::move(ready);
+    }
+    return mirror_.Activate();
+  }
+
+ private:
+  MirrorInPlace& mirror_;
+  std::uint64_t number_;
+  std::unique_ptr<IncomingFiles> incoming_;
+};
+
+Result<std::unique_ptr<TargetLoad>> MirrorInPlace::BeginLoad(std::span<const AnchorFile> files) {
+  WW_RETURN_IF_ERROR(CheckUsable());
+  ready_.reset();
+  ++loads_;
+  WW_TRY(auto incoming, IncomingFiles::Begin(files_, own_ / kIncoming, files, options_.carry_code));
+  for (const std::string& name : incoming->names()) {
+    WW_TRY(const std::optional<FileInfo> there, files_.Stat(directory_ / name));
+    if (there.has_value() && there->kind == FileKind::kDirectory) {
+      return Error(ErrorCode::kInvalidArgument,
+                   fmt::format("cannot write {}: it is a directory", (directory_ / name).string()));
+    }
+  }
+  return std::unique_ptr<TargetLoad>(std::make_unique<Loading>(*this, std::move(incoming)));
+}
+
+// Whether the files in incoming/ are what they should be; if so, what is to be done with them.
+Result<MirrorInPlace::Ready> MirrorInPlace::CheckLoaded(const Held& held, const Layout& layout,
+                                                        std::vector<std::string> names) {
+  Ready ready;
+  ready.layout = std::make_shared<const Layout>(layout);
+  const auto loaded = MirrorContent::Open(files_, own_ / kIncoming, ready.layout);
+  if (!loaded.ok()) {
+    // Whatever is wrong with the files, it is what was loaded that is wrong.
+    const ErrorCode code = loaded.error().code() == ErrorCode::kIo ? ErrorCode::kIo : ErrorCode::kCorrupt;
+    return Error(code, loaded.error().message()).In("cannot use what was loaded");
+  }
+  ready.digests = loaded.value().DigestInFull(kernels_, pool_);
+  if (StateDigest(layout, ready.digests) != held.state) {
+    return Error(ErrorCode::kCorrupt,
+                 fmt::format("what was loaded does not have the digest of version {}; {} is as it was before",
+                             held.version, directory_.string()));
+  }
+  WW_TRY(const std::vector<std::string> owned, OwnedFiles());
+  std::set<std::string> gone(owned.begin(), owned.end());
+  gone.insert({kSingleFileName, kIndexFileName, kAdapterFileName});
+  if (content_.has_value()) {
+    for (const CheckpointFile& file : content_->checkpoint().files()) gone.insert(file.name);
+  }
+  for (const std::string& name : names) gone.erase(name);
+  ready.replacement = {held, names, {}, std::move(names)};
+  for (const std::string& name : gone) {
+    // A file of the user's own whose name no run may use is not ours to remove.
+    WW_TRY(const std::optional<FileInfo> there, files_.Stat(directory_ / name));
+    if (there.has_value() && CheckFileName(name).ok()) ready.replacement.removed.push_back(name);
+  }
+  return ready;
+}
+
+// Puts the files that lie ready in their places.
+Status MirrorInPlace::Activate() {
+  const Replacement& replacement = ready_->replacement;
+  WW_RETURN_IF_ERROR(SaveBeside(*ready_->layout, ready_->digests, replacement.held.state));
+  if (!faults_.place_before_list_is_durable) {
+    WW_RETURN_IF_ERROR(WriteDurably(files_, own_ / kReplacementFile, ToJson(replacement)));
+  }
+  WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
+  WW_RETURN_IF_ERROR(
+      Save({state_.held, MirrorState::Writing{replacement.held, MirrorState::By::kFiles}, std::nullopt}));
+  broken_ = true;
+  held_.reset();
+  content_.reset();
+  updates_.clear();
+  undo_.reset();
+  journaled_.reset();
+  WW_RETURN_IF_ERROR(Install(replacement));
+  WW_RETURN_IF_ERROR(Save({replacement.held, std::nullopt, std::nullopt}));
+  damage_.reset();
+  ready_.reset();
+  ++loads_;
+  WW_RETURN_IF_ERROR(OpenContent(/*check=*/false));  // what was placed was digested before
+  if (damage_.has_value()) return *damage_;
+  held_ = state_.held;
+  broken_ = false;
+  (void)RemoveStaleFiles();  // what is left over does no harm, and goes when the mirror is opened again
+  return Ok();
+}
+
+Status MirrorInPlace::Install(const Replacement& replacement) {
+  WW_RETURN_IF_ERROR(ExecuteReplacement(files_, directory_, own_ / kIncoming, replacement));
+  FieldsWriter owned;
+  owned.Text("format", kFilesFormat).Texts("files", replacement.owned);
+  return WriteDurably(files_, own_ / kMirrorFilesFile, owned.Finish() + "\n");
+}
+
+Result<std::vector<std::string>> MirrorInPlace::OwnedFiles() {
+  const auto text = files_.Read(own_ / kMirrorFilesFile, kMaxReplacementBytes);
+  // Without the list nothing is known to be ours.
+  if (!text.ok()) return std::vector<std::string>();
+  const auto object = ParseFields(TextOf(text.value()), kMaxReplacementBytes, kFilesFormat);
+  if (!object.ok()) return std::vector<std::string>();
+  return object.value().Texts("files", kMaxAnchorFiles);
+}
+
+Result<Sha256Digest> MirrorInPlace::DigestAs(const Layout& layout) {
+  WW_TRY(const MirrorContent content, MirrorContent::Open(files_, directory_, std::make_shared<const Layout>(layout)));
+  return StateDigest(layout, content.DigestInFull(kernels_, pool_));
+}
+
+Status MirrorInPlace::Adopt(const Held& held, const Layout& layout) {
+  WW_RETURN_IF_ERROR(CheckUsable());
+  WW_CHECK(!held_.has_value() && layout.hash() == held.layout);
+  WW_TRY(MirrorContent content, MirrorContent::Open(files_, directory_, std::make_shared<const Layout>(layout)));
+  for (const CheckpointFile& file : content.checkpoint().files()) {
+    WW_TRY(const std::optional<FileInfo> info, files_.Stat(directory_ / file.name));
+    if (info.has_value() && info->kind == FileKind::kFile) continue;
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("cannot keep {} as it is: it is a link, and others may use what it points to",
+                             (directory_ / file.name).string()));
+  }
+  std::vector<Digest> digests = content.DigestInFull(kernels_, pool_);
+  if (StateDigest(layout, digests) != held.state) {
+    return Error(ErrorCode::kMismatch, fmt::format("{} does not hold version {}", directory_.string(), held.version));
+  }
+  // Whoever wrote the files may not have synced them.
+  std::vector<std::unique_ptr<UpdateMap>> updates;
+  for (const CheckpointFile& file : content.checkpoint().files()) {
+    WW_TRY(std::unique_ptr<UpdateMap> update, files_.MapForUpdate(directory_ / file.name));
+    WW_RETURN_IF_ERROR(update->Sync());
+    updates.push_back(std::move(update));
+  }
+  WW_TRY(const std::optional<FileInfo> index, files_.Stat(directory_ / kIndexFileName));
+  if (index.has_value() && index->kind == FileKind::kFile) {
+    WW_TRY(const std::unique_ptr<UpdateMap> map, files_.MapForUpdate(directory_ / kIndexFileName));
+    WW_RETURN_IF_ERROR(map->Sync());
+  }
+  WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
+  WW_RETURN_IF_ERROR(SaveBeside(layout, digests, held.state));
+  WW_RETURN_IF_ERROR(Save({held, std::nullopt, std::nullopt}));
+  damage_.reset();
+  held_ = held;
+  content.set_digests(std::move(digests));
+  content_.emplace(std::move(content));
+  updates_ = std::move(updates);
+  return Ok();
+}
+
+}  // namespace weightwire

@@ -1,0 +1,259 @@
+#include "follow/mirror/mirror_in_place.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/bytes.h"
+#include "codec/digest/state.h"
+#include "follow/mirror/digest_file.h"
+#include "follow/mirror/journal.h"
+#include "tensor/json.h"
+
+namespace weightwire {
+
+std::string LayoutFile(const Sha256Digest& layout) { return fmt::format("layout.{}.json", ToHex(layout)); }
+std::string DigestFile(const Sha256Digest& state) { return fmt::format("digests.{}", ToHex(state)); }
+
+Error ReloadNeededError(const FileSystem::Path& directory, const std::string& why) {
+  return {ErrorCode::kCorrupt, fmt::format("{} must be loaded anew: {}", directory.string(), why)};
+}
+
+Status MirrorInPlace::CheckUsable() const {
+  if (!broken_) return Ok();
+  return Error(ErrorCode::kIo,
+               fmt::format("an earlier error of the disk may have left an update of {} unfinished; open "
+                           "the mirror again, which finishes it",
+                           directory_.string()));
+}
+
+Status MirrorInPlace::Save(const MirrorState& next) {
+  Status saved = WriteDurably(files_, own_ / kStateFile, ToJson(next));
+  if (saved.ok()) {
+    state_ = next;
+    return saved;
+  }
+  // In doubt only if the new text has its name already, which may not be on the disk; not if the disk was full before.
+  const auto there = ReadMirrorState(files_, directory_);
+  const bool as_before = there.ok() ? there.value() == state_ && !(state_ == next)
+                                    : there.error().code() == ErrorCode::kNotFound && state_ == MirrorState();
+  if (!as_before) broken_ = true;
+  return saved;
+}
+
+Result<std::unique_ptr<FileLock>> MirrorInPlace::LockContent() {
+  auto lock = files_.Lock(own_ / kContentLock, LockMode::kExclusive);
+  if (!lock.ok() && lock.error().code() == ErrorCode::kUnavailable) {
+    return Error(ErrorCode::kUnavailable,
+                 fmt::format("{} is being read at this moment; it is written when no reader holds it any more",
+                             directory_.string()));
+  }
+  return lock;
+}
+
+Status MirrorInPlace::OpenUpdates() {
+  if (!updates_.empty()) return Ok();
+  std::vector<std::unique_ptr<UpdateMap>> updates;
+  for (const CheckpointFile& file : content_->checkpoint().files()) {
+    WW_TRY(std::unique_ptr<UpdateMap> update, files_.MapForUpdate(directory_ / file.name));
+    updates.push_back(std::move(update));
+  }
+  updates_ = std::move(updates);
+  return Ok();
+}
+
+Status MirrorInPlace::SaveBeside(const Layout& layout, const std::vector<Digest>& digests, const Sha256Digest& state) {
+  WW_RETURN_IF_ERROR(WriteDurably(files_, own_ / LayoutFile(layout.hash()), layout.CanonicalJson()));
+  return WriteDigests(files_, own_ / DigestFile(state), digests);
+}
+
+Status MirrorInPlace::Check() {
+  WW_RETURN_IF_ERROR(CheckUsable());
+  if (damage_.has_value()) return *damage_;
+  if (!content_.has_value()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{} holds no version yet that could be checked", directory_.string()));
+  }
+  // Opened anew, which also compares the tensors that are held under several names.
+  const auto opened = MirrorContent::Open(files_, directory_, std::make_shared<const Layout>(content_->layout()));
+  if (!opened.ok()) return ReloadNeededError(directory_, opened.error().message());
+  const std::vector<Digest> found = opened.value().DigestInFull(kernels_, pool_);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i] == content_->digests()[i]) continue;
+    return ReloadNeededError(
+        directory_, fmt::format("tensor {} does not have its digest", Quoted(content_->layout().tensors()[i].name)));
+  }
+  return Ok();
+}
+
+Status MirrorInPlace::Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) {
+  WW_RETURN_IF_ERROR(CheckUsable());
+  if (!held_.has_value() || !(change->layout_before() == content_->layout()) ||
+      change->digests_before() != content_->digests()) {
+    return Error(ErrorCode::kMismatch, fmt::format("the change does not begin at what {} holds", directory_.string()));
+  }
+  WW_CHECK(change->layout_after().hash() == after.layout && change->state_after() == after.state);
+  if (!(change->layout_after() == change->layout_before())) return ApplyByFiles(*change, after);
+  if (!change->tensors().empty()) return ApplyByJournal(*change, after);
+  // The same bits under another version.
+  WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
+  WW_RETURN_IF_ERROR(Save({after, std::nullopt, state_.unsynced}));
+  held_ = after;
+  journaled_.reset();
+  ready_.reset();
+  return Ok();
+}
+
+Status MirrorInPlace::ApplyByJournal(const StagedChange& change, const Held& after) {
+  // The journal of a change is all there is to repair it with, so it stays until the change is on the disk.
+  WW_RETURN_IF_ERROR(Sync());
+  const Held before = *state_.held;
+  const MirrorState writing{before, MirrorState::Writing{after, MirrorState::By::kJournal}, std::nullopt};
+  const MirrorState written{after, std::nullopt, files_.BootId()};
+  if (!(journaled_ == after)) {
+    journaled_.reset();
+    WW_RETURN_IF_ERROR(Prepare(change, ChangeNote{before, after}, writing, written));
+    journaled_ = after;
+  }
+  WW_RETURN_IF_ERROR(OpenUpdates());
+  WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
+  broken_ = true;  // until all of it has happened
+  journaled_.reset();
+  undo_.reset();
+  ready_.reset();
+  WW_RETURN_IF_ERROR(files_.Rename(own_ / kNextJournalFile, own_ / kJournalFile));
+  if (!faults_.no_writing_mark) WW_RETURN_IF_ERROR(files_.Rename(own_ / kWritingStateFile, own_ / kStateFile));
+  // One sync for both names. If a crash before it keeps only the second, no weight has changed yet: see
+  // FinishByJournal.
+  if (!faults_.apply_before_journal_is_durable) WW_RETURN_IF_ERROR(files_.SyncDirectory(own_));
+  WW_RETURN_IF_ERROR(WriteChange(change));
+  // This name need not be on the disk: without it, opening finishes the change by the journal and comes to the same.
+  WW_RETURN_IF_ERROR(files_.Rename(own_ / kWrittenStateFile, own_ / kStateFile));
+  state_ = written;
+  broken_ = false;
+  held_ = after;
+  content_->set_digests(change.digests_after());
+  undo_ = ChangeNote{before, after};
+  return Ok();
+}
+
+// Brings everything to the disk that the change needs there before a weight is written, under names of its own. All at
+// once, for the syncs then cost little more than one.
+Status MirrorInPlace::Prepare(const StagedChange& change, const ChangeNote& note, const MirrorState& writing,
+                              const MirrorState& written) {
+  JournalRequest request;
+  request.change = &change;
+  request.note = ToJson(note);
+  request.files = content_->checkpoint().files();
+  request.places = content_->places();
+  request.held = content_->tensors();
+  WW_TRY(const auto journal, WriteJournal(files_, own_ / kNextJournalFile, request, kernels_, pool_));
+  WW_TRY(const auto writing_file, WriteState(kWritingStateFile, writing));
+  WW_TRY(const auto written_file, WriteState(kWrittenStateFile, written));
+  std::array<NewFile*, 3> unsynced = {journal.get(), writing_file.get(), written_file.get()};
+  std::array<Status, 3> synced;
+  pool_.ParallelFor(unsynced.size(), [&](std::size_t i, std::size_t) {
+    if (i != 0 || !faults_.apply_before_journal_is_durable) synced[i] = unsynced[i]->Sync();
+  });
+  for (const Status& status : synced) WW_RETURN_IF_ERROR(status);
+  return Ok();
+}
+
+// A new file with that state, not synced.
+Result<std::unique_ptr<NewFile>> MirrorInPlace::WriteState(std::string_view name, const MirrorState& state) {
+  WW_TRY(const std::optional<FileInfo> left, files_.Stat(own_ / name));
+  if (left.has_value()) WW_RETURN_IF_ERROR(files_.Remove(own_ / name));
+  WW_TRY(std::unique_ptr<NewFile> file, files_.Create(own_ / name));
+  const std::string text = ToJson(state);
+  WW_RETURN_IF_ERROR(file->Append(BytesOf(text)));
+  return file;
+}
+
+Status MirrorInPlace::WriteChange(const StagedChange& change) {
+  struct Write {
+    const StagedTensor* staged;
+    std::span<std::uint8_t> bytes;
+  };
+  const Layout& layout = content_->layout();
+  for (std::size_t file = 0; file < updates_.size(); ++file) {
+    std::vector<Write> writes;
+    for (const TensorPlace& place : content_->places()) {
+      const StagedTensor* staged = place.file == file ? change.Find(place.tensor) : nullptr;
+      if (staged == nullptr) continue;
+      writes.push_back({staged, {}});
+      WW_TRY(writes.back().bytes, updates_[file]->ForWriting(place.offset, layout.byte_size(place.tensor)));
+    }
+    // The largest first, so that no thread is left with it alone at the end.
+    std::sort(writes.begin(), writes.end(),
+              [](const Write& a, const Write& b) { return a.staged->changed() > b.staged->changed(); });
+    pool_.ParallelFor(writes.size(), [&](std::size_t i, std::size_t) { writes[i].staged->Write(writes[i].bytes); });
+  }
+  return Ok();
+}
+
+Status MirrorInPlace::Sync() {
+  WW_RETURN_IF_ERROR(CheckUsable());
+  if (!state_.unsynced.has_value()) return Ok();
+  // A sync that failed may have lost what it was to write. Opening again writes it once more.
+  broken_ = true;
+  if (!faults_.settle_without_sync) {
+    for (const std::unique_ptr<UpdateMap>& update : updates_) WW_RETURN_IF_ERROR(update->Sync());
+  }
+  broken_ = false;
+  // The weights are on the disk. What fails from here on leaves nothing in doubt: with either state opening comes to
+  // the same, and it is all done again next time.
+  const FileSystem::Path digests = own_ / DigestFile(state_.held->state);
+  WW_RETURN_IF_ERROR(WriteDigests(files_, digests, content_->digests()));
+  const MirrorState synced{state_.held, std::nullopt, std::nullopt};
+  WW_RETURN_IF_ERROR(WriteDurably(files_, own_ / kStateFile, ToJson(synced)));
+  state_ = synced;
+  // Those of the version before lie about; whatever comes of it, the mirror is as it should be.
+  if (const auto names = files_.List(own_); names.ok()) {
+    for (const std::string& name : names.value()) {
+      if (name.starts_with("digests.") && own_ / name != digests) (void)files_.Remove(own_ / name);
+    }
+  }
+  return Ok();
+}
+
+Result<bool> MirrorInPlace::RunMaintenance() {
+  WW_RETURN_IF_ERROR(CheckUsable());
+  if (synced()) return false;
+  WW_RETURN_IF_ERROR(Sync());
+  return true;
+}
+
+Status MirrorInPlace::Undo() {
+  WW_RETURN_IF_ERROR(CheckUsable());
+  const std::optional<Held> target = undo_target();
+  if (!target.has_value()) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} has no change that could be taken back: there is none, it was taken back already, or "
+                    "it was a whole load or a change of the layout, of which no old bits are kept; stand still "
+                    "on the version wanted instead",
+                    directory_.string()));
+  }
+  WW_TRY(const Journal journal, Journal::Open(files_, own_ / kJournalFile, kernels_));
+  WW_CHECK(journal.state_before() == target->state && journal.files().size() == content_->checkpoint().files().size());
+  WW_RETURN_IF_ERROR(OpenUpdates());
+  WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
+  WW_RETURN_IF_ERROR(Save({state_.held, MirrorState::Writing{*target, MirrorState::By::kJournal}, state_.unsynced}));
+  broken_ = true;
+  for (std::size_t i = 0; i < updates_.size(); ++i) {
+    WW_TRY(const std::span<std::uint8_t> bytes, updates_[i]->ForWriting(0, updates_[i]->size_bytes()));
+    journal.Write(i, bytes, Journal::Direction::kBack, pool_);
+  }
+  WW_RETURN_IF_ERROR(Save({*target, std::nullopt, files_.BootId()}));
+  broken_ = false;
+  held_ = target;
+  journaled_.reset();
+  ready_.reset();
+  content_->set_digests(journal.digests_before());
+  undo_.reset();
+  return Ok();
+}
+
+}  // namespace weightwire

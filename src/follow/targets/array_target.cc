@@ -1,0 +1,198 @@
+#include "follow/targets/array_target.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "codec/digest/state.h"
+
+namespace weightwire {
+namespace {
+
+Error Differs(std::string what) { return {ErrorCode::kMismatch, "the arrays do not fit the run: " + std::move(what)}; }
+
+}  // namespace
+
+// An anchor on its way into memory beside the arrays.
+class ArrayLoad final : public TargetLoad {
+ public:
+  ArrayLoad(ArrayTarget& target, std::unique_ptr<MemoryTarget> memory, std::unique_ptr<TargetLoad> load)
+      : target_(target), memory_(std::move(memory)), load_(std::move(load)) {}
+
+  Status WriteAt(std::size_t file, std::uint64_t offset, std::span<const std::uint8_t> bytes) override {
+    return load_->WriteAt(file, offset, bytes);
+  }
+
+  Status Commit(const Held& held, const Layout& layout) override {
+    WW_TRY(const ArrayTarget::Places fits, target_.Match(layout));  // before anybody relies on it
+    WW_RETURN_IF_ERROR(load_->Commit(held, layout));
+    target_.loaded_ = std::move(memory_);
+    return Ok();
+  }
+
+ private:
+  ArrayTarget& target_;
+  std::unique_ptr<MemoryTarget> memory_;
+  std::unique_ptr<TargetLoad> load_;
+};
+
+Result<std::unique_ptr<ArrayTarget>> ArrayTarget::Make(std::vector<TargetArray> arrays, const Kernels& kernels,
+                                                       ThreadPool& pool) {
+  std::unique_ptr<ArrayTarget> target(new ArrayTarget(kernels, pool));
+  for (TargetArray& array : arrays) {
+    WW_TRY(const std::uint64_t size, CheckedByteSize(array.spec));
+    if (size != array.bytes.size()) {
+      return Error(ErrorCode::kInvalidArgument,
+                   fmt::format("the array '{}' is not of the size its shape says", array.spec.name));
+    }
+    std::string name = array.spec.name;
+    if (!target->arrays_.emplace(name, std::move(array)).second) {
+      return Error(ErrorCode::kInvalidArgument, fmt::format("there are two arrays named '{}'", name));
+    }
+  }
+  return target;
+}
+
+Result<ArrayTarget::Places> ArrayTarget::Match(const Layout& layout) const {
+  Places places(layout.size());
+  for (const auto& [name, array] : arrays_) {
+    const auto index = layout.Resolve(name);
+    if (!index.has_value()) return Differs(fmt::format("it has no tensor '{}'", name));
+    const TensorSpec& spec = layout.tensors()[*index];
+    if (spec.dtype != array.spec.dtype || spec.shape != array.spec.shape) {
+      return Differs(fmt::format("'{}' is {} there and {} here", name, Describe(spec), Describe(array.spec)));
+    }
+    places[*index].push_back(array.bytes);
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (places[i].empty()) return Differs(fmt::format("there is no array '{}'", layout.tensors()[i].name));
+  }
+  return places;
+}
+
+Result<std::vector<Digest>> ArrayTarget::DigestsAs(const Layout& layout, const Places& places) const {
+  std::vector<std::span<const std::uint8_t>> tensors;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const auto& first = places[i].front();
+    for (const auto& other : places[i]) {
+      if (other.data() == first.data() || std::ranges::equal(first, other)) continue;
+      return Differs(fmt::format("two arrays of '{}' have different bits", layout.tensors()[i].name));
+    }
+    tensors.emplace_back(first);
+  }
+  return DigestTensors(tensors, kernels_, pool_);
+}
+
+Result<Sha256Digest> ArrayTarget::DigestAs(const Layout& layout) {
+  WW_TRY(const Places places, Match(layout));
+  WW_TRY(const std::vector<Digest> digests, DigestsAs(layout, places));
+  return StateDigest(layout, digests);
+}
+
+Status ArrayTarget::Adopt(const Held& held, const Layout& layout) {
+  WW_CHECK(!state_.held.has_value());
+  WW_TRY(Places places, Match(layout));
+  WW_TRY(std::vector<Digest> digests, DigestsAs(layout, places));
+  if (StateDigest(layout, digests) != held.state) {
+    return Differs(fmt::format("they do not hold version {}", held.version));
+  }
+  state_ = {held, std::make_shared<const Layout>(layout), std::move(digests)};
+  places_ = std::move(places);
+  return Ok();
+}
+
+const std::optional<Held>& ArrayTarget::held() const { return loaded_ != nullptr ? loaded_->held() : state_.held; }
+
+Result<StateView> ArrayTarget::View() {
+  if (loaded_ != nullptr) return loaded_->View();
+  WW_CHECK(state_.held.has_value());
+  std::vector<std::span<const std::uint8_t>> tensors;
+  for (const auto& places : places_) tensors.emplace_back(places.front());
+  return StateView(state_.layout, std::move(tensors), state_.digests);
+}
+
+Status ArrayTarget::Place() {
+  WW_CHECK(loaded_ != nullptr);
+  const Layout& layout = loaded_->layout();
+  WW_TRY(Places places, Match(layout));
+  bits_before_.clear();
+  last_change_ = nullptr;
+  const bool first = !state_.held.has_value();
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const auto& to = places[i].front();
+    if (!first) bits_before_.emplace_back(to.begin(), to.end());
+    for (const auto& place : places[i]) std::ranges::copy(loaded_->bytes(i), place.begin());
+  }
+  before_ = std::exchange(state_, {loaded_->held(), std::make_shared<const Layout>(layout), loaded_->digests()});
+  places_ = std::move(places);
+  loaded_ = nullptr;
+  return Ok();
+}
+
+Status ArrayTarget::Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) {
+  if (loaded_ != nullptr) {
+    WW_TRY(const Places fits, Match(change->layout_after()));
+    return loaded_->Apply(change, after);
+  }
+  WW_CHECK(state_.held.has_value());
+  WW_CHECK(change->state_before() == state_.held->state && change->state_after() == after.state);
+  const auto layout = std::make_shared<const Layout>(change->layout_after());
+  WW_TRY(Places places, Match(*layout));
+  for (const StagedTensor& tensor : change->tensors()) {
+    for (const auto& place : places[tensor.tensor()]) tensor.Write(place);
+  }
+  before_ = std::exchange(state_, {after, layout, change->digests_after()});
+  places_ = std::move(places);
+  last_change_ = change;
+  bits_before_.clear();
+  return Ok();
+}
+
+Status ArrayTarget::Undo() {
+  if (loaded_ != nullptr) {
+    return Error(ErrorCode::kInvalidArgument, "there is no change to take back: what was loaded is not applied yet");
+  }
+  if (!before_.held.has_value()) return Error(ErrorCode::kInvalidArgument, "there is no change to take back");
+  WW_TRY(Places places, Match(*before_.layout));
+  if (last_change_ != nullptr) {
+    for (const StagedTensor& tensor : last_change_->tensors()) {
+      if (tensor.is_new()) {
+        return Error(ErrorCode::kInvalidArgument, "the last change cannot be taken back: it brought a new tensor");
+      }
+    }
+    for (const StagedTensor& tensor : last_change_->tensors()) {
+      for (const auto& place : places_[tensor.tensor()]) tensor.Undo(place);
+    }
+  } else {
+    // Place had the same arrays, in the order of the layout it brought.
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      for (const auto& place : places_[i]) std::ranges::copy(bits_before_[i], place.begin());
+    }
+  }
+  state_ = std::exchange(before_, {});
+  places_ = std::move(places);
+  last_change_ = nullptr;
+  bits_before_.clear();
+  return Ok();
+}
+
+Result<std::unique_ptr<TargetLoad>> ArrayTarget::BeginLoad(std::span<const AnchorFile> files) {
+  auto memory = std::make_unique<MemoryTarget>(kernels_, pool_);
+  WW_TRY(std::unique_ptr<TargetLoad> load, memory->BeginLoad(files));
+  return std::unique_ptr<TargetLoad>(std::make_unique<ArrayLoad>(*this, std::move(memory), std::move(load)));
+}
+
+Status ArrayTarget::CheckArrays() {
+  if (loaded_ != nullptr || !state_.held.has_value()) {
+    return Error(ErrorCode::kInvalidArgument, "the arrays hold no version yet that could be checked");
+  }
+  WW_TRY(const std::vector<Digest> digests, DigestsAs(*state_.layout, places_));
+  if (digests == state_.digests) return Ok();
+  return Error(
+      ErrorCode::kCorrupt,
+      fmt::format("the arrays are not version {} any more: something else has written to them", state_.held->version));
+}
+
+}  // namespace weightwire

@@ -1,0 +1,92 @@
+// A target that is somebody else's arrays: a state dict, or whatever holds a model's tensors in host memory.
+//
+// The arrays hold one version and change only in Apply, Undo and Place. An anchor is loaded beside them, into memory of
+// its own; from then on the target shows that version, but the arrays get it only when Place is called.
+//
+// The arrays' owner must leave them as they are, except through the target. CheckArrays finds out.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/threads.h"
+#include "codec/kernels/kernels.h"
+#include "follow/targets/memory_target.h"
+#include "follow/targets/target.h"
+#include "tensor/tensor_spec.h"
+
+namespace weightwire {
+
+struct TargetArray {
+  TensorSpec spec;
+  std::span<std::uint8_t> bytes;  // as many as the spec says
+};
+
+class ArrayTarget final : public Target {
+ public:
+  // Holds nothing yet. Of tied weights, arrays may have one name or several, in the same memory or not. `kernels` and
+  // `pool` must outlive it. kInvalidArgument when a name occurs twice, or an array is not of the size its shape says.
+  static Result<std::unique_ptr<ArrayTarget>> Make(std::vector<TargetArray> arrays, const Kernels& kernels,
+                                                   ThreadPool& pool);
+
+  // The state digest of what the arrays hold, seen as this layout; kMismatch when they are not of this layout.
+  Result<Sha256Digest> DigestAs(const Layout& layout);
+  // They hold that version. kMismatch when their digest says otherwise. REQUIRES: not held().
+  Status Adopt(const Held& held, const Layout& layout);
+
+  // A loaded version is not in the arrays yet.
+  [[nodiscard]] bool waits_for_place() const { return loaded_ != nullptr; }
+  // What the arrays themselves hold.
+  [[nodiscard]] const std::optional<Held>& placed() const { return state_.held; }
+  // Writes it there. kMismatch, and nothing is written, when the arrays are not of its layout.
+  Status Place();
+
+  // Digests the arrays anew: kCorrupt if they are not what they should be. REQUIRES: held(), nothing waits.
+  Status CheckArrays();
+
+  [[nodiscard]] const std::optional<Held>& held() const override;
+  [[nodiscard]] Result<StateView> View() override;
+  // Into the loaded version while it waits for Place, so that the arrays change once.
+  Status Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) override;
+  // Takes back Apply, or Place unless it was the first.
+  Status Undo() override;
+  Result<std::unique_ptr<TargetLoad>> BeginLoad(std::span<const AnchorFile> files) override;
+
+ private:
+  friend class ArrayLoad;
+  using Places = std::vector<std::vector<std::span<std::uint8_t>>>;  // for each tensor of a layout
+
+  struct State {
+    std::optional<Held> held;
+    std::shared_ptr<const Layout> layout;
+    std::vector<Digest> digests;
+  };
+
+  ArrayTarget(const Kernels& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
+  // Where the tensors of a layout are to be written; every array must be a tensor of it, and every tensor have one.
+  [[nodiscard]] Result<Places> Match(const Layout& layout) const;
+  // Also whether all copies of a tied tensor are the same.
+  [[nodiscard]] Result<std::vector<Digest>> DigestsAs(const Layout& layout, const Places& places) const;
+
+  const Kernels& kernels_;
+  ThreadPool& pool_;
+  std::map<std::string, TargetArray> arrays_;
+
+  State state_;  // what the arrays hold
+  Places places_;
+  std::unique_ptr<MemoryTarget> loaded_;  // what waits for Place
+
+  // The way back: the last change, or what the arrays held before the last Place, tensor by tensor.
+  State before_;
+  std::shared_ptr<const StagedChange> last_change_;
+  std::vector<std::vector<std::uint8_t>> bits_before_;
+};
+
+}  // namespace weightwire

@@ -1,0 +1,70 @@
+#include "store/wrappers/parallel_store.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace weightwire {
+namespace {
+
+// Whoever writes an upload holds one of its parts in memory.
+constexpr std::uint64_t kMaxPartBytes = std::uint64_t{64} << 20;
+
+// An upload whose parts are several of another's.
+class ParallelUpload final : public Upload {
+ public:
+  ParallelUpload(std::unique_ptr<Upload> inner, std::uint64_t together)
+      : Upload(inner->size_bytes(), inner->part_bytes() * together), inner_(std::move(inner)), together_(together) {}
+
+  Status Finish() override { return inner_->Finish(); }
+  Status Abort() override { return inner_->Abort(); }
+
+ private:
+  Status DoWritePart(std::uint64_t index, std::span<const std::uint8_t> bytes) override {
+    return WritePartsInParallel(*inner_, index * together_, bytes, together_);
+  }
+
+  const std::unique_ptr<Upload> inner_;
+  const std::uint64_t together_;
+};
+
+}  // namespace
+
+ParallelStore::ParallelStore(std::unique_ptr<Store> inner, TransferOptions options)
+    : inner_(std::move(inner)), options_(options) {}
+
+Result<std::vector<std::uint8_t>> ParallelStore::DoGet(std::string_view key, std::uint64_t max_bytes) {
+  return inner_->Get(key, max_bytes);
+}
+
+Status ParallelStore::DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) {
+  if (out.size() <= options_.read_bytes) return inner_->Read(key, offset, out);
+  return ReadInParallel(*inner_, key, offset, out, options_);
+}
+
+Status ParallelStore::DoPut(std::string_view key, std::span<const std::uint8_t> bytes) {
+  if (bytes.size() <= options_.single_put_bytes) return inner_->Put(key, bytes);
+  return PutInParallel(*inner_, key, bytes, options_);
+}
+
+Result<PutOutcome> ParallelStore::DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) {
+  return inner_->PutIfAbsent(key, bytes);
+}
+
+Result<ObjectInfo> ParallelStore::DoStat(std::string_view key) { return inner_->Stat(key); }
+
+Result<std::vector<ObjectInfo>> ParallelStore::DoList(std::string_view prefix, std::string_view start_after,
+                                                      std::size_t limit) {
+  return inner_->List(prefix, start_after, limit);
+}
+
+Status ParallelStore::DoRemove(std::string_view key) { return inner_->Remove(key); }
+
+Result<std::unique_ptr<Upload>> ParallelStore::DoStartUpload(std::string_view key, std::uint64_t size_bytes) {
+  WW_TRY(std::unique_ptr<Upload> inner, inner_->StartUpload(key, size_bytes));
+  const std::uint64_t together = std::min<std::uint64_t>(options_.threads, kMaxPartBytes / inner->part_bytes());
+  if (together <= 1 || inner->part_count() <= 1) return inner;
+  return std::unique_ptr<Upload>(std::make_unique<ParallelUpload>(std::move(inner), together));
+}
+
+}  // namespace weightwire

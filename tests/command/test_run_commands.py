@@ -1,0 +1,836 @@
+"""The commands of a run, on a directory as the bucket: publish, follow and the others, each as a process of its own."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_command_roundtrip import (
+    REPOSITORY,
+    WEIGHTWIRE,
+    chain,
+    read_directory,
+    snapshot,
+    succeed,
+    succeed_json,
+    weightwire,
+    write_sharded,
+)
+from test_safetensors_interop import read_by_package, write_by_hand
+
+INVALID_ARGUMENT, NOT_FOUND, IO, CORRUPT, MISMATCH, UNSUPPORTED = 2, 3, 4, 5, 6, 7
+DATA = REPOSITORY / "tests/data"
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path, monkeypatch):
+    """Base copies and spools go here, not into the home directory."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of four versions, steps 0, 10, 20, 30, in tmp_path/bucket; the checkpoints are tmp_path/0 … 3."""
+    for number, state in enumerate(chain(4)):
+        write_sharded(tmp_path / f"{number}", state)
+        succeed("publish", tmp_path / "bucket", tmp_path / f"{number}", "--step", 10 * number)
+    return tmp_path / "bucket"
+
+
+def start(*arguments):
+    """A process that goes on; its output is read line by line."""
+    return subprocess.Popen(
+        [WEIGHTWIRE, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(process, words):
+    """Reads its lines up to one with these words, and gives that one."""
+    for line in process.stdout:
+        if words in line:
+            return line
+    raise AssertionError(f"it ended without saying {words}: {process.stderr.read()}")
+
+
+def end(process, with_signal=signal.SIGINT):
+    process.send_signal(with_signal)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def checkpoint_files(directory):
+    return {name: data for name, data in snapshot(directory).items() if not name.startswith(".weightwire/")}
+
+
+def same_checkpoint(directory, expected):
+    """Tensors bit for bit, and what lies beside them byte for byte."""
+    assert read_directory(directory) == read_directory(expected)
+
+    def beside(path):
+        return {n: d for n, d in checkpoint_files(path).items() if "safetensors" not in n}
+
+    assert beside(directory) == beside(expected)
+
+
+def refused(status, words, *arguments, untouched=None):
+    """One sentence with these words, that status, and nothing else than before."""
+    before = snapshot(untouched) if untouched else None
+    result = weightwire(*arguments)
+    assert result.returncode == status, result.stderr
+    assert result.stderr.startswith("weightwire: ") and result.stderr.count("\n") == 1, result.stderr
+    for word in [words] if isinstance(words, str) else words:
+        assert word in result.stderr
+    if untouched:
+        assert snapshot(untouched) == before
+
+
+def versions(run):
+    return succeed_json("log", run)["versions"]
+
+
+def part_of(run, version):
+    (part,) = (run / f"deltas/{version - 1:020}-{version:020}").iterdir()
+    return part
+
+
+# --- init ---
+
+
+def test_init_makes_a_run_once(tmp_path):
+    made = succeed_json("init", tmp_path / "bucket")
+    assert made["made"] and len(made["run"]) == 32
+    again = succeed_json("init", tmp_path / "bucket")
+    assert not again["made"] and again["run"] == made["run"]
+    assert made["run"] in succeed("init", f"file://{tmp_path}/bucket")
+    assert succeed_json("log", tmp_path / "bucket")["versions"] == []
+
+
+def test_a_single_writer_is_recorded(tmp_path):
+    assert succeed_json("init", tmp_path / "bucket", "--single-writer")["single_writer"]
+    assert json.loads((tmp_path / "bucket/wire.json").read_text())["single_writer"] is True
+    write_sharded(tmp_path / "0", chain(1)[0])
+    succeed("publish", tmp_path / "bucket", tmp_path / "0")
+    succeed("init", tmp_path / "other")
+    refused(INVALID_ARGUMENT, "several writers", "init", tmp_path / "other", "--single-writer", untouched=tmp_path)
+
+
+# --- publish and log ---
+
+
+def test_the_log_of_a_run(run, tmp_path):
+    log = succeed_json("log", run)
+    assert [v["version"] for v in log["versions"]] == [0, 1, 2, 3]
+    assert [v["step"] for v in log["versions"]] == [0, 10, 20, 30]
+    assert [v["anchor"] for v in log["versions"]] == [True, False, False, False]
+    anchor_bytes = sum(
+        f.stat().st_size for f in (run / "anchors").rglob("*") if f.is_file() and f.name != "anchor.json"
+    )
+    assert log["versions"][0]["bytes"] == anchor_bytes
+    for version in (1, 2, 3):
+        assert log["versions"][version]["bytes"] == part_of(run, version).stat().st_size
+        state = succeed_json("digest", tmp_path / f"{version}")["state"]
+        assert log["versions"][version]["state"] == state
+    assert log["followers"] == [] and log["newest"] == 3
+    assert [v["version"] for v in succeed_json("log", run, "--last", 2)["versions"]] == [2, 3]
+    text = succeed("log", run)
+    assert "4 versions" in text and "anchor" in text
+
+
+def test_publish_says_what_it_sent(run, tmp_path):
+    write_sharded(tmp_path / "4", chain(5)[4])
+    out = succeed_json("publish", run, tmp_path / "4", "--step", 40)
+    diff = succeed_json("diff", tmp_path / "3", tmp_path / "4", "--no-compare")
+    assert out["outcome"] == "committed" and out["version"] == 4 and out["step"] == 40
+    assert (out["changed"], out["elements"]) == (diff["changed"], diff["elements"])
+    assert out["bytes"] == diff["delta_bytes"] and out["model_bytes"] == diff["model_bytes"]
+
+
+def test_publishing_the_newest_again_does_nothing(run, tmp_path):
+    before = snapshot(run)
+    assert "already published, as version 3" in succeed("publish", run, tmp_path / "3", "--step", 30)
+    assert "already published, as version 3" in succeed("publish", run, tmp_path / "3")
+    assert snapshot(run) == before
+
+
+def test_the_same_state_with_another_step_is_a_version_of_no_bytes(run, tmp_path):
+    out = succeed_json("publish", run, tmp_path / "3", "--step", 31)
+    assert (out["version"], out["bytes"], out["changed"]) == (4, 0, 0)
+    assert versions(run)[4]["step"] == 31
+    succeed("verify", run)
+
+
+def test_steps_may_go_back_and_default_to_the_next(run, tmp_path):
+    assert succeed_json("publish", run, tmp_path / "1", "--step", 7)["version"] == 4
+    assert succeed_json("publish", run, tmp_path / "2")["step"] == 8
+
+
+def test_no_step_comes_after_the_last_one(run, tmp_path):
+    last = (1 << 64) - 1
+    limits = ("--anchor-every", last, "--anchor-percent", last)  # the largest numbers mean: never
+    assert succeed_json("publish", run, tmp_path / "1", "--step", last, *limits)["anchor"] is False
+    refused(INVALID_ARGUMENT, "give --step", "publish", run, tmp_path / "2", untouched=run)
+
+
+@pytest.mark.parametrize("name", ["tiny-47", "596m-master-10", "596m-fp8-f32-10"])
+def test_a_real_step(tmp_path, name):
+    old, new = DATA / f"{name}.old.safetensors", DATA / f"{name}.new.safetensors"
+    succeed("publish", tmp_path / "bucket", old, "--step", 1)
+    out = succeed_json("publish", tmp_path / "bucket", new, "--step", 2)
+    assert out["bytes"] == succeed_json("diff", old, new, "--no-compare")["delta_bytes"]
+    succeed("follow", tmp_path / "bucket", tmp_path / "mirror", "--once")
+    assert read_directory(tmp_path / "mirror") == read_by_package(new)
+    succeed("verify", tmp_path / "bucket")
+
+
+def test_a_layout_that_changes(run, tmp_path):
+    state = chain(4)[3]
+    del state["a"]
+    state["z"] = ("U8", [3], b"abc")
+    write_sharded(tmp_path / "4", state)
+    succeed("follow", run, tmp_path / "mirror", "--once")
+    assert succeed_json("publish", run, tmp_path / "4", "--step", 40)["version"] == 4
+    succeed("follow", run, tmp_path / "mirror", "--once")
+    assert read_directory(tmp_path / "mirror") == read_directory(tmp_path / "4")
+    succeed("verify", run)
+
+
+def test_a_publisher_without_its_state_goes_on(run, tmp_path):
+    write_sharded(tmp_path / "4", chain(5)[4])
+    out = succeed_json("publish", run, tmp_path / "4", "--step", 40, "--state", tmp_path / "elsewhere")
+    assert out["bytes"] == succeed_json("diff", tmp_path / "3", tmp_path / "4", "--no-compare")["delta_bytes"]
+    # And the first one, whose base is of an older version now.
+    write_sharded(tmp_path / "5", chain(6)[5])
+    out = succeed_json("publish", run, tmp_path / "5", "--step", 50)
+    assert out["bytes"] == succeed_json("diff", tmp_path / "4", tmp_path / "5", "--no-compare")["delta_bytes"]
+    succeed("verify", run)
+
+
+def test_publishers_race(run, tmp_path):
+    states = chain(8)
+    racers = []
+    for number in range(4, 8):
+        write_sharded(tmp_path / f"{number}", states[number])
+        racers.append(
+            start("publish", run, tmp_path / f"{number}", "--step", number, "--state", tmp_path / f"s{number}")
+        )
+    ended = [(racer.communicate(timeout=120)[1], racer.returncode) for racer in racers]
+    assert all(status in (0, MISMATCH) for _, status in ended), ended
+    winners = [number for number, (_, status) in zip(range(4, 8), ended, strict=True) if status == 0]
+    assert winners
+    assert all("another" in err for err, status in ended if status == MISMATCH)
+    assert sorted(v["step"] for v in versions(run)[4:]) == winners
+    succeed("verify", run)
+
+
+def test_one_state_directory_has_one_publisher(run, tmp_path):
+    import fcntl
+
+    (state,) = (tmp_path / "state-home/weightwire").iterdir()
+    with open(state / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused(11, "another publisher uses", "publish", run, tmp_path / "2", "--step", 9, untouched=run)
+
+
+def test_anchors_by_number(tmp_path):
+    for number, state in enumerate(chain(6)):
+        write_by_hand(tmp_path / f"{number}", state)
+        succeed("publish", tmp_path / "bucket", tmp_path / f"{number}", "--anchor-every", 2)
+    assert [v["anchor"] for v in versions(tmp_path / "bucket")] == [True, False, True, False, True, False]
+    succeed("verify", tmp_path / "bucket")
+
+
+def test_an_anchor_that_cannot_be_written_is_a_warning(run, tmp_path):
+    """The version is there without it; and publish ends, although trying again would not help."""
+    write_sharded(tmp_path / "4", chain(5)[4])
+    with open(tmp_path / "4/too-large.json", "wb") as file:
+        file.truncate((1 << 30) + 1)
+    publish = [WEIGHTWIRE, "publish", run, tmp_path / "4", "--anchor-every", "1", "--json"]
+    result = subprocess.run(publish, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "version 4 is published" in result.stderr and "too-large.json" in result.stderr
+    said = json.loads(result.stdout)
+    assert (said["outcome"], said["version"], said["anchor"]) == ("committed", 4, False)
+    assert len(versions(run)) == 5
+
+
+# --- follow and checkout ---
+
+
+def test_follow_brings_a_directory_to_the_newest_version(run, tmp_path):
+    out = succeed("follow", run, tmp_path / "mirror", "--once")
+    assert "version 3 (step 30)" in out and out.endswith("up to date, with version 3\n")
+    same_checkpoint(tmp_path / "mirror", tmp_path / "3")
+    write_sharded(tmp_path / "4", chain(5)[4])
+    succeed("publish", run, tmp_path / "4", "--step", 40)
+    assert "version 4 (step 40)" in succeed("follow", run, tmp_path / "mirror", "--once")
+    same_checkpoint(tmp_path / "mirror", tmp_path / "4")
+    assert succeed("follow", run, tmp_path / "mirror", "--once").count("\n") == 1
+    assert succeed_json("leases", run)["leases"] == []
+
+
+def test_follow_makes_the_run(tmp_path):
+    follower = start("follow", tmp_path / "bucket", tmp_path / "mirror", "--until", 0, "--poll", "50ms")
+    while weightwire("log", tmp_path / "bucket").returncode != 0:
+        assert follower.poll() is None, follower.stderr.read()
+    write_sharded(tmp_path / "0", chain(1)[0])
+    succeed("publish", tmp_path / "bucket", tmp_path / "0")
+    out, err = follower.communicate(timeout=60)
+    assert follower.returncode == 0 and out.endswith("reached, with version 0\n")
+    assert "made one, and waiting" in err and err.count("\n") == 1
+    same_checkpoint(tmp_path / "mirror", tmp_path / "0")
+
+
+def test_follow_waits_for_a_run_that_it_may_not_make(tmp_path):
+    follow = ("follow", tmp_path / "bucket", tmp_path / "mirror", "--no-lease", "--poll", "50ms")
+    waits = start(*follow, "--until", 0)
+    ended = start(*follow[:2], tmp_path / "other", *follow[3:])
+    for process in (waits, ended):
+        assert "no run" in process.stderr.readline()
+    assert end(ended) == (0, f"{tmp_path}/other: stopped; it holds no version yet\n", "")
+    assert not (tmp_path / "bucket").exists()
+    write_sharded(tmp_path / "0", chain(1)[0])
+    succeed("publish", tmp_path / "bucket", tmp_path / "0")
+    assert waits.communicate(timeout=60)[1] == "" and waits.returncode == 0
+    same_checkpoint(tmp_path / "mirror", tmp_path / "0")
+
+
+def test_no_run_is_made_where_a_mirror_holds_a_version_of_one(run, tmp_path):
+    succeed("follow", run, tmp_path / "mirror", "--once")
+    refused(NOT_FOUND, ["no run", "holds version 3"], "follow", tmp_path / "elsewhere", tmp_path / "mirror")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_swap_keeps_whole_copies_behind_a_link(run, tmp_path):
+    mirror = tmp_path / "mirror"
+    show = f"readlink $WEIGHTWIRE_DIR >>{tmp_path / 'seen'}"
+    succeed("follow", run, mirror, "--swap", "--until", 2, "--exec", show)
+    first = (mirror / "current").resolve()
+    same_checkpoint(first, tmp_path / "2")
+    succeed("follow", run, mirror, "--swap", "--once", "--exec", show)
+    same_checkpoint(mirror / "current", tmp_path / "3")
+    same_checkpoint(first, tmp_path / "2")  # for whoever is still reading it
+    assert (tmp_path / "seen").read_text().split()[0] == f"copies/{first.name}"
+    assert len(list((mirror / "copies").iterdir())) == 2
+    refused(INVALID_ARGUMENT, "--swap", "follow", run, mirror, "--once", untouched=mirror)
+    refused(INVALID_ARGUMENT, "--adopt", "follow", run, mirror, "--swap", "--adopt", untouched=mirror)
+
+
+def test_follow_goes_along_until_a_version(run, tmp_path):
+    process = start("follow", run, tmp_path / "mirror", "--until", 6, "--json", "--poll", "200ms")
+    first = json.loads(process.stdout.readline())
+    assert (first["event"], first["version"], first["from"]) == ("version", 3, None)  # an anchor and what comes after
+    (lease,) = succeed_json("leases", run)["leases"]
+    assert lease["alive"]
+    for number in range(4, 8):
+        write_sharded(tmp_path / f"{number}", chain(number + 1)[number])
+        succeed("publish", run, tmp_path / f"{number}", "--step", 10 * number)
+    out, err = process.communicate(timeout=60)
+    events = [json.loads(line) for line in out.splitlines()]
+    assert (process.returncode, err) == (0, "")
+    assert events[-1]["event"] == "end" and events[-1]["reason"] == "reached" and events[-1]["version"] == 6
+    assert [e["version"] for e in events[:-1]] == sorted(e["version"] for e in events[:-1])
+    same_checkpoint(tmp_path / "mirror", tmp_path / "6")
+    assert events[-2]["state"] == succeed_json("digest", tmp_path / "6")["state"]
+
+
+def test_a_version_that_does_not_come_in_time(run, tmp_path):
+    until = ("--until", 4, "--timeout", "0")
+    refused(11, ["version 4 did not", "no version yet"], "follow", run, tmp_path / "none", *until)
+    nowhere = (tmp_path / "nowhere", tmp_path / "mirror", "--no-lease", "--until", 4, "--timeout", "10ms")
+    result = weightwire("follow", *nowhere)
+    assert result.returncode == 11 and "version 4 did not" in result.stderr
+    in_time = ("--until", 3, "--timeout", "10m", "--poll", "10ms")
+    succeed("follow", run, tmp_path / "mirror", *in_time)
+    refused(11, ["version 4 did not", "holds version 3"], "follow", run, tmp_path / "mirror", *until)
+    refused(INVALID_ARGUMENT, "--until", "follow", run, tmp_path / "mirror", "--timeout", "1s")
+    assert succeed_json("leases", run)["leases"] == []
+
+
+@pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_follow_cleanly(run, tmp_path, with_signal):
+    process = start("follow", run, tmp_path / "mirror", "--poll", "600s", "--name", "the one")
+    wait_for(process, "version 3 ")
+    (lease,) = succeed_json("leases", run)["leases"]
+    assert lease["name"] == "the one"
+    assert "the one" in succeed("leases", run)
+    status, out, err = end(process, with_signal)
+    assert (status, err) == (0, "") and out.endswith("stopped, with version 3\n")
+    assert succeed_json("leases", run)["leases"] == []
+    same_checkpoint(tmp_path / "mirror", tmp_path / "3")
+
+
+def test_a_follower_keeps_its_id(run, tmp_path):
+    """It names the lease, also after another start and a load."""
+    succeed("follow", run, tmp_path / "mirror", "--until", 1)
+    own = (tmp_path / "mirror/.weightwire/follower.id").read_text().strip()
+    process = start("follow", run, tmp_path / "mirror", "--stand-still", 0, "--poll", "600s")
+    wait_for(process, "version 0 ")
+    assert [lease["id"] for lease in succeed_json("leases", run)["leases"]] == [own]
+    assert end(process)[0] == 0
+
+
+def test_followers_and_their_lag_are_in_the_log(run, tmp_path):
+    process = start("follow", run, tmp_path / "mirror", "--stand-still", 1, "--poll", "600s")
+    wait_for(process, "version 1 ")
+    (follower,) = succeed_json("log", run)["followers"]
+    assert follower["alive"]
+    assert end(process)[0] == 0
+
+
+def test_standing_still_and_going_back(run, tmp_path):
+    succeed("follow", run, tmp_path / "mirror", "--once")
+    succeed("follow", run, tmp_path / "mirror", "--once", "--stand-still", 1)
+    same_checkpoint(tmp_path / "mirror", tmp_path / "1")
+    succeed("follow", run, tmp_path / "mirror", "--once")
+    same_checkpoint(tmp_path / "mirror", tmp_path / "3")
+
+
+def test_every_version_on_its_own(run, tmp_path):
+    succeed("follow", run, tmp_path / "mirror", "--until", 0)
+    out = succeed("follow", run, tmp_path / "mirror", "--once", "--every-version")
+    assert [line.split()[1] for line in out.splitlines()[:-1]] == ["1", "2", "3"]
+
+
+def test_exec_runs_after_each_update(run, tmp_path):
+    said = tmp_path / "said"
+    command = f'echo "$WEIGHTWIRE_VERSION $WEIGHTWIRE_STEP $WEIGHTWIRE_DIR" >> {said}'
+    succeed("follow", run, tmp_path / "mirror", "--until", 1, "--exec", command)
+    succeed("follow", run, tmp_path / "mirror", "--once", "--exec", command)
+    succeed("follow", run, tmp_path / "mirror", "--once", "--exec", command)
+    assert said.read_text().splitlines()[-2:] == [f"1 10 {tmp_path}/mirror", f"3 30 {tmp_path}/mirror"]
+    write_sharded(tmp_path / "4", chain(5)[4])
+    succeed("publish", run, tmp_path / "4")
+    refused(IO, "ended with status 7", "follow", run, tmp_path / "mirror", "--once", "--exec", "exit 7 # version")
+    same_checkpoint(tmp_path / "mirror", tmp_path / "4")
+
+
+@pytest.mark.parametrize("how", [[], ["--swap"]])
+def test_exec_is_run_at_the_next_start_if_it_did_not_end_well(run, tmp_path, how):
+    said = tmp_path / "said"
+    follow = ("follow", run, tmp_path / "mirror", "--once", *how)
+    refused(IO, "ended with status 7", *follow, "--exec", "exit 7")
+    for _ in range(2):
+        succeed(*follow, "--exec", f"echo $WEIGHTWIRE_VERSION $WEIGHTWIRE_STEP >>{said}")
+    assert said.read_text() == "3 30\n"
+    write_sharded(tmp_path / "4", chain(5)[4])
+    succeed("publish", run, tmp_path / "4", "--step", 40)
+    succeed(*follow)  # nobody is told
+    succeed(*follow, "--exec", f"echo $WEIGHTWIRE_VERSION $WEIGHTWIRE_STEP >>{said}")
+    assert said.read_text() == "3 30\n4 40\n"
+
+
+def test_a_signal_is_passed_on_to_the_command(run, tmp_path):
+    command = 'sleep 1000 & trap "kill $!; echo told > $WEIGHTWIRE_DIR/../told; exit 1" TERM; echo began; wait'
+    process = start("follow", run, tmp_path / "mirror", "--exec", command)
+    wait_for(process, "began")
+    assert end(process, signal.SIGTERM)[0] == 0
+    assert (tmp_path / "told").exists()
+
+
+def test_adopting_a_checkpoint_by_its_digest(run, tmp_path):
+    shutil.copytree(tmp_path / "2", tmp_path / "mirror")
+    refused(INVALID_ARGUMENT, "not empty", "follow", run, tmp_path / "mirror", "--once", untouched=tmp_path / "mirror")
+    out = succeed_json_lines("follow", run, tmp_path / "mirror", "--once", "--adopt")
+    assert out[0]["from"] == 2 and out[0]["bytes_fetched"] == part_of(run, 3).stat().st_size
+    same_checkpoint(tmp_path / "mirror", tmp_path / "3")
+
+
+def succeed_json_lines(*arguments):
+    return [json.loads(line) for line in succeed(*arguments, "--json").splitlines()]
+
+
+def test_checkout_of_any_version(run, tmp_path):
+    for number in range(4):
+        out = succeed_json("checkout", f"{run}@{number}", tmp_path / f"out{number}")
+        assert (out["version"], out["step"]) == (number, 10 * number)
+        same_checkpoint(tmp_path / f"out{number}", tmp_path / f"{number}")
+        assert not list((tmp_path / f"out{number}").glob(".*"))
+        assert out["state"] == succeed_json("digest", tmp_path / f"out{number}")["state"]
+    succeed("checkout", f"file://{run}", tmp_path / "newest/")
+    same_checkpoint(tmp_path / "newest", tmp_path / "3")
+    assert not list(tmp_path.glob(".*"))
+    assert succeed_json("leases", run)["leases"] == []
+
+
+def test_one_process_makes_a_directory(run, tmp_path):
+    import fcntl
+
+    (tmp_path / ".out.weightwire").mkdir()
+    with open(tmp_path / ".out.weightwire/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused(11, "another process is making", "checkout", run, tmp_path / "out", untouched=tmp_path)
+    succeed("checkout", run, tmp_path / "out")
+    same_checkpoint(tmp_path / "out", tmp_path / "3")
+
+
+# --- what can be wrong ---
+
+
+def test_no_run(tmp_path):
+    nowhere = tmp_path / "nowhere"
+    for command in (["log"], ["leases"], ["verify"], ["gc"], ["anchor"]):
+        refused(NOT_FOUND, ["no run", "nowhere"], *command, nowhere, untouched=tmp_path)
+    refused(NOT_FOUND, "no run", "checkout", nowhere, tmp_path / "out", untouched=tmp_path)
+    refused(NOT_FOUND, "no run", "follow", nowhere, tmp_path / "out", "--once", untouched=tmp_path)
+    refused(NOT_FOUND, "missing", "publish", nowhere, tmp_path / "missing", untouched=tmp_path)
+    assert not nowhere.exists() and not (tmp_path / "out").exists()
+
+
+def test_a_run_without_versions(tmp_path):
+    succeed("init", tmp_path / "bucket")
+    refused(NOT_FOUND, "no version yet", "checkout", tmp_path / "bucket", tmp_path / "out")
+    refused(NOT_FOUND, "no version yet", "verify", tmp_path / "bucket")
+    refused(NOT_FOUND, "no version yet", "follow", tmp_path / "bucket", tmp_path / "mirror", "--once")
+    assert "no version yet" in succeed("log", tmp_path / "bucket")
+
+
+def test_a_version_that_is_not_there(run, tmp_path):
+    refused(NOT_FOUND, "no version 9", "checkout", f"{run}@9", tmp_path / "out", untouched=tmp_path)
+    refused(NOT_FOUND, "no version 9", "follow", run, tmp_path / "mirror", "--once", "--until", 9)
+    same_checkpoint(tmp_path / "mirror", tmp_path / "3")
+
+
+def test_existing_directories(run, tmp_path):
+    refused(INVALID_ARGUMENT, "already exists", "checkout", run, tmp_path / "1", untouched=tmp_path)
+    refused(INVALID_ARGUMENT, "not empty", "follow", run, tmp_path / "1", "--once", untouched=tmp_path)
+
+
+def test_another_run(run, tmp_path):
+    succeed("publish", tmp_path / "other", tmp_path / "0")
+    succeed("follow", tmp_path / "other", tmp_path / "mirror", "--once")
+    before = checkpoint_files(tmp_path / "mirror")
+    refused(MISMATCH, "another run", "follow", run, tmp_path / "mirror", "--once")
+    refused(MISMATCH, "another run", "anchor", run, "--from", tmp_path / "mirror", untouched=run)
+    assert checkpoint_files(tmp_path / "mirror") == before
+
+
+def test_a_mirror_has_one_follower(run, tmp_path):
+    process = start("follow", run, tmp_path / "mirror", "--poll", "600s")
+    wait_for(process, "version 3 ")
+    refused(11, "another follower keeps", "follow", run, tmp_path / "mirror", "--once")
+    assert end(process)[0] == 0
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_part_that_is(run, tmp_path, how):
+    """No other way: a clear error, and what is held stays. With an anchor: over the anchor."""
+    succeed("follow", run, tmp_path / "mirror", "--until", 1)
+    part = part_of(run, 2)
+    good = part.read_bytes()
+    if how == "missing":
+        part.unlink()
+    else:
+        part.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    status, why = (NOT_FOUND, "there is no object") if how == "missing" else (CORRUPT, "is damaged")
+    refused(status, ["no way to version 3", part.name, why], "follow", run, tmp_path / "mirror", "--once")
+    same_checkpoint(tmp_path / "mirror", tmp_path / "1")
+    refused(status, ["no way to version 3", part.name, why], "checkout", run, tmp_path / "out")
+    refused(CORRUPT, "is damaged", "verify", run)
+    succeed("anchor", run, "--from", tmp_path / "3")
+    end_event = succeed_json_lines("follow", run, tmp_path / "mirror", "--once")[-1]
+    assert end_event["version"] == 3 and end_event["anchors_loaded"] == 1
+    same_checkpoint(tmp_path / "mirror", tmp_path / "3")
+
+
+def test_a_damaged_mirror_is_loaded_anew(run, tmp_path):
+    succeed("follow", run, tmp_path / "mirror", "--once")
+    (tmp_path / "mirror/.weightwire/state.json").write_text("nonsense")
+    result = weightwire("follow", run, tmp_path / "mirror", "--once")
+    assert result.returncode == 0 and "loaded anew" in result.stderr
+    same_checkpoint(tmp_path / "mirror", tmp_path / "3")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_bucket_that_may_only_be_read(run, tmp_path):
+    for path in [*run.rglob("*"), run]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        succeed("follow", run, tmp_path / "mirror", "--once")
+        same_checkpoint(tmp_path / "mirror", tmp_path / "3")
+        assert weightwire("publish", run, tmp_path / "2", "--step", 9).returncode != 0
+    finally:
+        for path in [run, *run.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def test_wrong_arguments(run, tmp_path):
+    wrong = [
+        ["follow", run],
+        ["follow", run, tmp_path / "m", "--until", 1, "--stand-still", 1],
+        ["follow", run, tmp_path / "m", "--until", "soon"],
+        ["follow", run, tmp_path / "m", "--poll", "5"],
+        ["gc", run, "--min-age", "old"],
+        ["gc", run, "--keep-anchors", 1],
+        ["gc", run, "--keep-anchors", "-1"],
+        ["gc", run, "--keep-anchors=-1"],
+        ["gc", run, "--keep-versions", "-1"],
+        ["publish", run, tmp_path / "2", "--step", "-1"],
+        ["publish", run, tmp_path / "2", "--step", 1 << 64],
+        ["publish", run, tmp_path / "2", "--anchor-every", "-1"],
+        ["publish", run, tmp_path / "2", "--anchor-percent", "-1"],
+        ["publish", run, tmp_path / "2", "--threads", "-1"],
+        ["follow", run, tmp_path / "m", "--until", "-1"],
+        ["follow", run, tmp_path / "m", "--stand-still", "-1"],
+        ["log", run, "--last", "-1"],
+        ["verify", run, "--from", "-1"],
+        ["publish", run],
+        ["checkout", run],
+        ["checkout", f"{run}@99999999999999999999", tmp_path / "m"],
+        ["log", "ftp://somewhere"],
+    ]
+    for arguments in wrong:
+        refused(INVALID_ARGUMENT, "", *arguments, untouched=tmp_path)
+
+
+# --- keeping house ---
+
+
+def long_run(tmp_path, count):
+    for number, state in enumerate(chain(count)):
+        write_sharded(tmp_path / f"{number}", state)
+        succeed("publish", tmp_path / "bucket", tmp_path / f"{number}", "--anchor-every", 2, "--step", number)
+    return tmp_path / "bucket"
+
+
+def test_gc_removes_what_nobody_needs(tmp_path):
+    run = long_run(tmp_path, 9)
+    nothing = succeed_json("gc", run)  # everything is young
+    assert nothing["removed"]["objects"] == 0
+    dry = succeed_json("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
+    assert dry["deletable"]["objects"] > 0 and dry["removed"]["objects"] == 0
+    assert "may go" in succeed("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
+    done = succeed_json("gc", run, "--min-age", "0", "--grace", "0", "--keep-anchors", 2)
+    assert done["removed"] == dry["deletable"]
+    assert [v["anchor"] for v in versions(run)] == [False] * 6 + [True, False, True]
+    report = succeed_json("verify", run)
+    assert report["damage"] == [] and report["pruned"] > 0
+    succeed("follow", run, tmp_path / "mirror", "--once")
+    same_checkpoint(tmp_path / "mirror", tmp_path / "8")
+    refused(NOT_FOUND, "no way to version 3", "checkout", f"{run}@3", tmp_path / "out")
+
+
+def test_gc_says_why_nothing_may_go(tmp_path):
+    run = long_run(tmp_path, 3)
+    for anchor in run.glob("anchors/*/*/anchor.json"):
+        anchor.unlink()
+    assert "`weightwire anchor`" in succeed("gc", run, "--min-age", "0")
+    assert "no whole anchor leads to version 2" in succeed_json("gc", run, "--min-age", "0")["held_back"]
+
+
+def test_gc_that_is_interrupted_takes_its_mark_back_and_says_so(tmp_path):
+    run = long_run(tmp_path, 7)
+    before = snapshot(run)
+    process = start("gc", run, "--min-age", "0", "--grace", "1h", "--keep-anchors", 2)
+    while not list(run.glob("gc/*")):
+        assert process.poll() is None, process.stderr.read()
+    status, _, err = end(process, signal.SIGTERM)
+    assert (status, err) == (-signal.SIGTERM, "weightwire: interrupted; nothing was removed\n")
+    assert snapshot(run) == before
+
+
+def test_gc_leaves_what_a_lease_needs(tmp_path):
+    run = long_run(tmp_path, 9)
+    process = start("follow", run, tmp_path / "mirror", "--stand-still", 3, "--poll", "600s")
+    wait_for(process, "version 3 ")
+    assert succeed_json("leases", run)["leases"][0]["alive"]
+    assert "(1 follower alive)" in succeed("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
+    kept = succeed_json("gc", run, "--min-age", "0", "--grace", "0", "--keep-anchors", 2)
+    assert kept["kept_by_leases"]["objects"] > 0 and kept["living_leases"] == 1
+    assert end(process)[0] == 0
+    succeed("follow", run, tmp_path / "mirror", "--once")
+    same_checkpoint(tmp_path / "mirror", tmp_path / "8")
+    assert succeed_json("gc", run, "--min-age", "0", "--grace", "0", "--keep-anchors", 2)["removed"]["objects"] > 0
+    succeed("verify", run)
+
+
+def test_anchors_written_by_others(run, tmp_path):
+    succeed("follow", run, tmp_path / "mirror", "--once")
+    out = succeed_json("anchor", run, "--from", tmp_path / "mirror")
+    assert out["version"] == 3
+    assert succeed_json("anchor", f"{run}@1")["version"] == 1
+    assert [v["anchor"] for v in versions(run)] == [True, True, False, True]
+    report = succeed_json("verify", run)
+    assert report["anchors"] == 3 and report["damage"] == []
+    # The anchor is a plain directory: configuration and tokenizer are in it.
+    (folder,) = (run / f"anchors/{3:020}").iterdir()
+    assert (folder / "config.json").read_bytes() == (tmp_path / "3/config.json").read_bytes()
+    assert read_directory(folder) == read_directory(tmp_path / "3")
+    refused(MISMATCH, "holds version 3, not version 2", "anchor", f"{run}@2", "--from", tmp_path / "mirror")
+    write_sharded(tmp_path / "4", chain(5)[4])
+    refused(MISMATCH, "no version of the run", "anchor", run, "--from", tmp_path / "4", untouched=run)
+
+
+def test_code_is_carried_if_both_sides_ask(tmp_path):
+    for number, state in enumerate(chain(2)):
+        write_sharded(tmp_path / f"{number}", state)
+        (tmp_path / f"{number}/modeling.py").write_text("print('hello')\n")
+    publish = ("publish", tmp_path / "bucket", tmp_path / "0", "--carry-code")
+    result = weightwire(*publish)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "modeling.py is left out" in weightwire("publish", tmp_path / "bucket", tmp_path / "1").stderr
+    succeed("checkout", tmp_path / "bucket", tmp_path / "without")
+    assert not (tmp_path / "without/modeling.py").exists()
+    succeed("checkout", tmp_path / "bucket", tmp_path / "with", "--carry-code")
+    same_checkpoint(tmp_path / "with", tmp_path / "1")
+    # And on, by whoever writes an anchor of a later version, from a copy or from the bucket.
+    succeed("anchor", tmp_path / "bucket", "--carry-code", "--from", tmp_path / "with")
+    succeed("anchor", tmp_path / "bucket", "--carry-code")
+    succeed("anchor", tmp_path / "bucket")
+    folders = list((tmp_path / f"bucket/anchors/{1:020}").iterdir())
+    assert sorted((folder / "modeling.py").exists() for folder in folders) == [False, True, True]
+
+
+def test_verify_finds_damage(run):
+    report = succeed_json("verify", run)
+    assert report["records"] == 4 and report["states"] == 4 and report["damage"] == []
+    part = part_of(run, 2)
+    good = part.read_bytes()
+    part.write_bytes(good[:100] + bytes([good[100] ^ 1]) + good[101:])
+    result = weightwire("verify", run, "--json")
+    assert result.returncode == CORRUPT
+    report = json.loads(result.stdout)
+    assert part.name in report["damage"][0]
+    assert report["pruned"] == 0  # it is there
+
+
+def test_verify_looks_at_everything_else_if_a_record_is_damaged(run):
+    for version in range(4):
+        (record,) = run.glob(f"versions/{version:020}.json")
+        good = record.read_bytes()
+        record.write_bytes(good[:-1])
+        result = weightwire("verify", run, "--json")
+        assert result.returncode == CORRUPT
+        report = json.loads(result.stdout)
+        assert report["newest"] == 3 and report["records"] == 3
+        assert any(record.name in sentence for sentence in report["damage"])
+        record.write_bytes(good)
+
+
+def test_watching_the_log(run, tmp_path):
+    process = start("log", run, "--watch", "--json")
+    seen = [json.loads(process.stdout.readline())["version"] for _ in range(4)]
+    write_sharded(tmp_path / "4", chain(5)[4])
+    succeed("publish", run, tmp_path / "4", "--step", 40)
+    line = json.loads(process.stdout.readline())
+    assert [*seen, line["version"]] == [0, 1, 2, 3, 4] and line["step"] == 40
+    assert end(process)[0] == 0
+
+
+def test_watching_the_log_shows_how_far_followers_are(run, tmp_path):
+    follower = start("follow", run, tmp_path / "mirror", "--name", "a", "--json")
+    while "version" not in json.loads(follower.stdout.readline()):
+        pass
+    watch = start("log", run, "--watch", "--json", "--last", 1)
+    assert json.loads(watch.stdout.readline())["version"] == 3
+    shown = json.loads(watch.stdout.readline())["follower"]
+    assert (shown["name"], shown["alive"]) == ("a", True)
+    assert end(watch)[0] == 0
+    assert end(follower)[0] == 0
+
+
+def test_exec_runs_once_for_an_anchor_and_the_deltas_after_it(run, tmp_path):
+    succeed("follow", run, tmp_path / "mirror", "--once", "--exec", f"echo $WEIGHTWIRE_VERSION >>{tmp_path / 'seen'}")
+    assert (tmp_path / "seen").read_text() == "3\n"
+
+
+# --- processes that are killed ---
+
+DYING = Path(os.environ.get("WEIGHTWIRE_TOOLS", REPOSITORY / "build/tests")) / "weightwire_crashing"
+
+
+def die_at(effect, *arguments, variable="DIE_BEFORE_EFFECT"):
+    """Runs the command in a world where the process is killed before its effect of that number; true if it was."""
+    result = subprocess.run(
+        [DYING, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, variable: str(effect)},
+    )
+    assert result.returncode in (0, -signal.SIGKILL), result.stderr
+    return result.returncode != 0
+
+
+def each_death(template, work, *arguments):
+    """Kills the command before each of its effects, each time in a fresh copy of the folder."""
+    effect = 1
+    while True:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(template, work, symlinks=True)
+        killed = die_at(effect, *arguments)
+        yield effect
+        if not killed:
+            assert effect > 10
+            return
+        effect += 1
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_publisher_killed_anywhere_goes_on(tmp_path, version):
+    for number, state in enumerate(chain(4, size=1_000)):
+        write_sharded(tmp_path / f"{number}", state)
+    template, work = tmp_path / "template", tmp_path / "work"
+    template.mkdir()
+    for number in range(version):
+        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state", template / "state")
+    publish = ("publish", work / "bucket", tmp_path / f"{version}", "--step", 100, "--state", work / "state")
+    for effect in each_death(template, work, *publish):
+        succeed(*publish)
+        log = versions(work / "bucket")
+        assert len(log) == version + 1, effect
+        assert log[version]["state"] == succeed_json("digest", tmp_path / f"{version}")["state"]
+        assert succeed_json("verify", work / "bucket")["damage"] == []
+    out = succeed_json("publish", work / "bucket", tmp_path / f"{version + 1}", "--state", work / "state")
+    assert out["version"] == version + 1
+
+
+def test_a_follower_that_swaps_leaves_the_link_at_a_whole_version_wherever_it_is_killed(tmp_path):
+    template, work = tmp_path / "template", tmp_path / "work"
+    template.mkdir()
+    for number, state in enumerate(chain(3, size=1_000)):
+        write_sharded(tmp_path / f"{number}", state)
+        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state", tmp_path / "state")
+    succeed("follow", template / "bucket", template / "mirror", "--swap", "--until", 1)
+    follow = ("follow", work / "bucket", work / "mirror", "--swap", "--once")
+    old, new = (read_directory(tmp_path / f"{number}") for number in (1, 2))
+    seen = []
+    for _ in each_death(template, work, *follow):
+        seen.append(read_directory(work / "mirror/current"))
+        assert seen[-1] in (old, new)
+        succeed(*follow)
+        same_checkpoint(work / "mirror/current", tmp_path / "2")
+    assert seen[0] == old and seen[-1] == new
+
+
+def test_a_checkout_killed_anywhere_can_be_repeated(tmp_path):
+    template, work = tmp_path / "template", tmp_path / "work"
+    template.mkdir()
+    for number, state in enumerate(chain(2, size=1_000)):
+        write_sharded(tmp_path / f"{number}", state)
+        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state", tmp_path / "state")
+    checkout = ("checkout", work / "bucket", work / "out")
+    for _ in each_death(template, work, *checkout):
+        if not (work / "out").exists():
+            succeed(*checkout)
+            assert not list(work.glob(".*"))
+        same_checkpoint(work / "out", tmp_path / "1")
+
+
+@pytest.mark.parametrize("held", [None, 1])
+def test_a_follower_killed_anywhere_goes_on(tmp_path, held):
+    template, work = tmp_path / "template", tmp_path / "work"
+    template.mkdir()
+    for number, state in enumerate(chain(4, size=1_000)):
+        write_sharded(tmp_path / f"{number}", state)
+        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state", tmp_path / "state")
+    if held is not None:
+        succeed("follow", template / "bucket", template / "mirror", "--until", held)
+    follow = ("follow", work / "bucket", work / "mirror", "--once")
+    for _ in each_death(template, work, *follow):
+        succeed(*follow)
+        same_checkpoint(work / "mirror", tmp_path / "3")
+        assert succeed_json("digest", work / "mirror")["state"] == succeed_json("digest", tmp_path / "3")["state"]
