@@ -95,7 +95,7 @@ class CallingReader final : public UnitReader {
     return Ok();
   }
   // Each call costs microseconds, so few and large ones.
-  [[nodiscard]] bool reads_small_pieces() const override { return false; }
+  [[nodiscard]] bool reads_small_batches() const override { return false; }
 
  private:
   nb::object function_;

@@ -269,7 +269,7 @@ class BytesReader final : public UnitReader {
     }
     return Ok();
   }
-  [[nodiscard]] bool reads_small_pieces() const override { return small_pieces_; }
+  [[nodiscard]] bool reads_small_batches() const override { return small_pieces_; }
 
  private:
   std::span<const std::uint8_t> bytes_;
@@ -337,7 +337,7 @@ class MovingReader final : public UnitReader {
     }
     return Ok();
   }
-  [[nodiscard]] bool reads_small_pieces() const override { return small_pieces_; }
+  [[nodiscard]] bool reads_small_batches() const override { return small_pieces_; }
 
  private:
   std::vector<std::span<const std::uint8_t>> states_;

@@ -13,7 +13,7 @@ namespace weightwire {
 namespace {
 
 // Units of a box that are digested at a time.
-constexpr std::uint64_t kDigestPieceUnits = 1 << 20;
+constexpr std::uint64_t kDigestRangeUnits = 1 << 20;
 
 class Planner {
  public:
@@ -193,8 +193,8 @@ class Planner {
     std::vector<std::uint8_t> scratch;
     const auto width = static_cast<std::uint64_t>(entry.map->unit_bytes());
     // In pieces: seen through staged changes, each is a copy.
-    for (std::uint64_t first = 0; first < entry.map->unit_count(); first += kDigestPieceUnits) {
-      const std::uint64_t piece = std::min(kDigestPieceUnits, entry.map->unit_count() - first);
+    for (std::uint64_t first = 0; first < entry.map->unit_count(); first += kDigestRangeUnits) {
+      const std::uint64_t piece = std::min(kDigestRangeUnits, entry.map->unit_count() - first);
       entry.map->ForEachStretch(first, piece, [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
         digest += DigestOfRange(base_.Units(entry.origin, unit, count, scratch), unit * width, kernels_);
       });

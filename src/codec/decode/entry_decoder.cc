@@ -22,7 +22,7 @@ constexpr std::uint64_t kLeastRoom = 256;
 // Units of the tiles that are decoded again with room for all their units to change.
 constexpr std::size_t kLargeRoomUnits = 1 << 20;
 // Units that one job of a whole entry compares.
-constexpr std::uint64_t kWholePieceUnits = 1 << 20;
+constexpr std::uint64_t kWholeJobUnits = 1 << 20;
 
 // Memory for what tiles decode to.
 class TileRoom {
@@ -45,7 +45,7 @@ class TileRoom {
 
 std::uint64_t UnitsPerJob(const DecodeEntry& entry) {
   const int log2 = entry.index->tile_log2;
-  return entry.index->mode == EntryMode::kWhole ? kWholePieceUnits : TilesPerJob(log2) << log2;
+  return entry.index->mode == EntryMode::kWhole ? kWholeJobUnits : TilesPerJob(log2) << log2;
 }
 
 bool EntryDecoder::MayShareLanes(const DecodeEntry& entry) const {

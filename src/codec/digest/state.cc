@@ -5,8 +5,8 @@
 namespace weightwire {
 
 namespace {
-// Pieces handed to threads: a multiple of the digest's blocks.
-constexpr std::size_t kPieceBytes = 4 << 20;
+// Ranges handed to threads: a multiple of the digest's blocks.
+constexpr std::size_t kRangeBytes = 4 << 20;
 }  // namespace
 
 Sha256Digest StateDigest(const Layout& layout, std::span<const Digest> digests) {
@@ -25,21 +25,21 @@ Sha256Digest StateDigest(const Layout& layout, std::span<const Digest> digests) 
 
 std::vector<Digest> DigestTensors(std::span<const std::span<const std::uint8_t>> tensors, const Kernels& kernels,
                                   ThreadPool& pool) {
-  struct Piece {
+  struct Range {
     std::size_t tensor;
     std::size_t offset;
   };
-  std::vector<Piece> pieces;
+  std::vector<Range> ranges;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    for (std::size_t offset = 0; offset < tensors[t].size(); offset += kPieceBytes) pieces.push_back({t, offset});
+    for (std::size_t offset = 0; offset < tensors[t].size(); offset += kRangeBytes) ranges.push_back({t, offset});
   }
-  std::vector<Digest> parts(pieces.size());
-  pool.ParallelFor(pieces.size(), [&](std::size_t i, std::size_t) {
-    const auto bytes = tensors[pieces[i].tensor].subspan(pieces[i].offset);
-    parts[i] = DigestOfRange(bytes.first(std::min(bytes.size(), kPieceBytes)), pieces[i].offset, kernels);
+  std::vector<Digest> parts(ranges.size());
+  pool.ParallelFor(ranges.size(), [&](std::size_t i, std::size_t) {
+    const auto bytes = tensors[ranges[i].tensor].subspan(ranges[i].offset);
+    parts[i] = DigestOfRange(bytes.first(std::min(bytes.size(), kRangeBytes)), ranges[i].offset, kernels);
   });
   std::vector<Digest> digests(tensors.size());
-  for (std::size_t i = 0; i < pieces.size(); ++i) digests[pieces[i].tensor] += parts[i];
+  for (std::size_t i = 0; i < ranges.size(); ++i) digests[ranges[i].tensor] += parts[i];
   return digests;
 }
 

@@ -15,7 +15,7 @@ namespace weightwire {
 // (spec/FORMAT.md, "State digest"). Aliases do not count: the weights are the same whoever knows of the tie.
 Sha256Digest StateDigest(const Layout& layout, std::span<const Digest> digests);
 
-// Full digests of tensors, by threads over pieces. `tensors` are whole tensors' bytes.
+// Full digests of tensors, by threads over ranges. `tensors` are whole tensors' bytes.
 std::vector<Digest> DigestTensors(std::span<const std::span<const std::uint8_t>> tensors, const Kernels& kernels,
                                   ThreadPool& pool);
 

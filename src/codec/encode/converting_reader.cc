@@ -16,7 +16,7 @@ namespace weightwire {
 namespace {
 
 // What is converted at a time.
-constexpr std::uint32_t kPieceElements = 1024;
+constexpr std::uint32_t kBatchElements = 1024;
 
 // Finds the elements of a tensor by their numbers in row-major order.
 class RowMajor {
@@ -86,8 +86,8 @@ class RowMajor {
     });
   }
 
-  // The same as F32: where they are, or in `room`. REQUIRES: F32 or BF16; count <= kPieceElements.
-  using Room = std::array<std::uint8_t, kPieceElements * sizeof(float)>;
+  // The same as F32: where they are, or in `room`. REQUIRES: F32 or BF16; count <= kBatchElements.
+  using Room = std::array<std::uint8_t, kBatchElements * sizeof(float)>;
   const std::uint8_t* Floats(std::uint64_t first, std::uint32_t count, Room& room) const {
     if (tensor_.dtype == DType::kF32) {
       const std::uint8_t* there = nullptr;
@@ -97,7 +97,7 @@ class RowMajor {
       if (there == nullptr) Copy(first, count, room.data());
       return there != nullptr ? there : room.data();
     }
-    std::array<std::uint8_t, kPieceElements * sizeof(std::uint16_t)> shorts;
+    std::array<std::uint8_t, kBatchElements * sizeof(std::uint16_t)> shorts;
     Copy(first, count, shorts.data());
     for (std::uint32_t i = 0; i < count; ++i) {
       StoreUnit<std::uint32_t>(room.data(), i, std::uint32_t{LoadUnit<std::uint16_t>(shorts.data(), i)} << 16);
@@ -124,7 +124,7 @@ class HostReader : public UnitReader {
     }
     return Ok();
   }
-  [[nodiscard]] bool reads_small_pieces() const final { return true; }
+  [[nodiscard]] bool reads_small_batches() const final { return true; }
 
  protected:
   virtual void Make(std::uint64_t first, std::uint32_t count, std::uint8_t* out) const = 0;
@@ -180,7 +180,7 @@ class BlocksAsE4m3 final : public HostReader {
       : HostReader(std::move(tensor), DType::kF8E4M3), scales_(std::move(scales)), kernels_(*kernels.convert) {}
 
   void Make(std::uint64_t first, std::uint32_t count, std::uint8_t* out) const override {
-    static_assert(BlockScales::kBlock <= kPieceElements);
+    static_assert(BlockScales::kBlock <= kBatchElements);
     const std::uint64_t columns = elements().tensor().shape[1];
     RowMajor::Room room;
     while (count > 0) {

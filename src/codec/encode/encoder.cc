@@ -156,7 +156,7 @@ class DeltaEncoder {
   // What is looked at of the new units; `read` holds it, if it comes from a reader.
   Result<NewUnits> UnitsToSample(const Work& work, std::vector<std::uint8_t>& read) const {
     if (work.source->reader == nullptr) return NewUnits{work.source->new_bytes.data(), false};
-    WW_TRY(read, ReadPieces(*work.source->reader, work.map->unit_count(), work.map->unit_bytes(), thinning_));
+    WW_TRY(read, ReadSampleBlocks(*work.source->reader, work.map->unit_count(), work.map->unit_bytes(), thinning_));
     return NewUnits{read.data(), true};
   }
 
@@ -263,7 +263,7 @@ class DeltaEncoder {
     const std::uint8_t* new_units = nullptr;
     if (source.reader == nullptr) {
       new_units = source.new_bytes.data() + first_unit * unit_bytes;
-    } else if (!source.has_old || !source.reader->reads_small_pieces()) {
+    } else if (!source.has_old || !source.reader->reads_small_batches()) {
       std::uint32_t count = 0;
       for (const TileInput& tile : tiles) count += tile.count;
       read.resize(count * unit_bytes);
@@ -496,7 +496,7 @@ class DeltaEncoder {
     index.state = {StateDigest(before, *request_.digests_before), StateDigest(after, delta.digests_after)};
   }
 
-  // Pieces in which whole entries are digested.
+  // Ranges in which whole entries are digested.
   static constexpr int kWholeTileLog2 = kMaxTileLog2;
 
   const EncodeRequest& request_;

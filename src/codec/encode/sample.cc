@@ -18,9 +18,9 @@ constexpr std::uint64_t kSampleUnits = 1 << 21;
 constexpr std::uint64_t kLargeRequest = 16;
 constexpr std::uint64_t kMostThinning = 256;
 constexpr std::uint64_t kLeastUnits = 1 << 13;
-constexpr std::uint64_t kPieceUnits = 1024;
+constexpr std::uint64_t kSampleBlockUnits = 1024;
 
-// Counts by field while pieces are looked at.
+// Counts by field while blocks are looked at.
 struct Tallies {
   FieldCount units{};
   FieldCount changed{};
@@ -28,8 +28,8 @@ struct Tallies {
 };
 
 template <typename Unit>
-void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint32_t count,
-                const ClassRule& rule, const Kernels& kernels, Tallies& tallies, Sample& sample) {
+void CountSampleBlock(const std::uint8_t* old_units, const std::uint8_t* new_units, std::uint32_t count,
+                      const ClassRule& rule, const Kernels& kernels, Tallies& tallies, Sample& sample) {
   const std::uint32_t mask = rule.FieldMask();
   const int shift = rule.shift;
   const auto field_at = [&](std::uint32_t i) {
@@ -50,20 +50,20 @@ void CountPiece(const std::uint8_t* old_units, const std::uint8_t* new_units, st
   sample.units_sampled += count;
 }
 
-// The pieces of an entry that are looked at.
-class Pieces {
+// The blocks of an entry that are looked at.
+class SampleBlocks {
  public:
-  Pieces(std::uint64_t units, std::uint64_t thinning)
+  SampleBlocks(std::uint64_t units, std::uint64_t thinning)
       : units_(units),
-        all_((units + kPieceUnits - 1) / kPieceUnits),
-        wanted_(std::min(all_, std::max(kLeastUnits / kPieceUnits, (all_ + thinning - 1) / thinning))) {}
+        all_((units + kSampleBlockUnits - 1) / kSampleBlockUnits),
+        wanted_(std::min(all_, std::max(kLeastUnits / kSampleBlockUnits, (all_ + thinning - 1) / thinning))) {}
 
   [[nodiscard]] std::uint64_t count() const { return wanted_; }
   [[nodiscard]] bool complete() const { return wanted_ == all_; }
-  [[nodiscard]] std::uint64_t begin(std::uint64_t k) const { return k * all_ / wanted_ * kPieceUnits; }
-  // All but the last piece of an entry are of the same size.
+  [[nodiscard]] std::uint64_t begin(std::uint64_t k) const { return k * all_ / wanted_ * kSampleBlockUnits; }
+  // All but the last block of an entry are of the same size.
   [[nodiscard]] std::uint32_t size(std::uint64_t k) const {
-    return static_cast<std::uint32_t>(std::min(kPieceUnits, units_ - begin(k)));
+    return static_cast<std::uint32_t>(std::min(kSampleBlockUnits, units_ - begin(k)));
   }
 
  private:
@@ -72,9 +72,9 @@ class Pieces {
   std::uint64_t wanted_;
 };
 
-// The new units of a piece.
-const std::uint8_t* UnitsOf(const NewUnits& new_units, const Pieces& pieces, std::uint64_t k, int unit_bytes) {
-  const std::uint64_t first = new_units.only_pieces ? k * kPieceUnits : pieces.begin(k);
+// The new units of a block.
+const std::uint8_t* UnitsOf(const NewUnits& new_units, const SampleBlocks& blocks, std::uint64_t k, int unit_bytes) {
+  const std::uint64_t first = new_units.only_sampled ? k * kSampleBlockUnits : blocks.begin(k);
   return new_units.units + first * static_cast<std::uint64_t>(unit_bytes);
 }
 
@@ -123,17 +123,18 @@ std::uint64_t SampleThinning(std::uint64_t units_of_request) {
   return std::clamp<std::uint64_t>(thinning + more, 1, kMostThinning);
 }
 
-Result<std::vector<std::uint8_t>> ReadPieces(const UnitReader& reader, std::uint64_t units, int unit_bytes,
-                                             std::uint64_t thinning) {
-  const Pieces pieces(units, thinning);
-  std::vector<std::uint8_t> read(pieces.count() * kPieceUnits * static_cast<std::size_t>(unit_bytes));
+Result<std::vector<std::uint8_t>> ReadSampleBlocks(const UnitReader& reader, std::uint64_t units, int unit_bytes,
+                                                   std::uint64_t thinning) {
+  const SampleBlocks blocks(units, thinning);
+  std::vector<std::uint8_t> read(blocks.count() * kSampleBlockUnits * static_cast<std::size_t>(unit_bytes));
   std::vector<std::uint64_t> firsts;
-  for (std::uint64_t k = 0; k < pieces.count() && pieces.size(k) == kPieceUnits; ++k) firsts.push_back(pieces.begin(k));
-  if (!firsts.empty()) WW_RETURN_IF_ERROR(reader.Read(firsts, kPieceUnits, read.data()));
-  if (firsts.size() < pieces.count()) {
-    const std::uint64_t last = pieces.begin(firsts.size());
-    std::uint8_t* const to = read.data() + firsts.size() * kPieceUnits * static_cast<std::size_t>(unit_bytes);
-    WW_RETURN_IF_ERROR(reader.Read({&last, 1}, pieces.size(firsts.size()), to));
+  for (std::uint64_t k = 0; k < blocks.count() && blocks.size(k) == kSampleBlockUnits; ++k)
+    firsts.push_back(blocks.begin(k));
+  if (!firsts.empty()) WW_RETURN_IF_ERROR(reader.Read(firsts, kSampleBlockUnits, read.data()));
+  if (firsts.size() < blocks.count()) {
+    const std::uint64_t last = blocks.begin(firsts.size());
+    std::uint8_t* const to = read.data() + firsts.size() * kSampleBlockUnits * static_cast<std::size_t>(unit_bytes);
+    WW_RETURN_IF_ERROR(reader.Read({&last, 1}, blocks.size(firsts.size()), to));
   }
   return read;
 }
@@ -144,16 +145,16 @@ Sample TakeSample(const std::uint8_t* old_units, NewUnits new_units, std::uint64
   sample.unit_bytes = unit_bytes;
   sample.units = units;
   Tallies tallies;
-  const Pieces pieces(units, thinning);
-  sample.complete = pieces.complete();
+  const SampleBlocks blocks(units, thinning);
+  sample.complete = blocks.complete();
   WithUnit(unit_bytes, [&]<typename Unit>() {
-    for (std::uint64_t k = 0; k < pieces.count(); ++k) {
-      const std::uint64_t next = std::min(k + 1, pieces.count() - 1);
-      const std::size_t next_bytes = pieces.size(next) * sizeof(Unit);
-      Prefetch(old_units + pieces.begin(next) * sizeof(Unit), next_bytes);
-      Prefetch(UnitsOf(new_units, pieces, next, sizeof(Unit)), next_bytes);
-      CountPiece<Unit>(old_units + pieces.begin(k) * sizeof(Unit), UnitsOf(new_units, pieces, k, sizeof(Unit)),
-                       pieces.size(k), rule, kernels, tallies, sample);
+    for (std::uint64_t k = 0; k < blocks.count(); ++k) {
+      const std::uint64_t next = std::min(k + 1, blocks.count() - 1);
+      const std::size_t next_bytes = blocks.size(next) * sizeof(Unit);
+      Prefetch(old_units + blocks.begin(next) * sizeof(Unit), next_bytes);
+      Prefetch(UnitsOf(new_units, blocks, next, sizeof(Unit)), next_bytes);
+      CountSampleBlock<Unit>(old_units + blocks.begin(k) * sizeof(Unit), UnitsOf(new_units, blocks, k, sizeof(Unit)),
+                             blocks.size(k), rule, kernels, tallies, sample);
     }
   });
   for (std::size_t field = 0; field < tallies.changed.size(); ++field) {
@@ -168,13 +169,13 @@ ChangeCount CountChanges(const std::uint8_t* old_units, NewUnits new_units, std:
                          std::uint64_t thinning, const Kernels& kernels) {
   ChangeCount counted;
   std::array<std::uint16_t, kChunkUnits + 64> changed;
-  const Pieces pieces(units, thinning);
-  counted.complete = pieces.complete();
-  for (std::uint64_t k = 0; k < pieces.count(); ++k) {
-    counted.units_sampled += pieces.size(k);
+  const SampleBlocks blocks(units, thinning);
+  counted.complete = blocks.complete();
+  for (std::uint64_t k = 0; k < blocks.count(); ++k) {
+    counted.units_sampled += blocks.size(k);
     counted.changed +=
-        kernels.find_changed(old_units + pieces.begin(k) * static_cast<std::uint64_t>(unit_bytes),
-                             UnitsOf(new_units, pieces, k, unit_bytes), pieces.size(k), unit_bytes, changed.data());
+        kernels.find_changed(old_units + blocks.begin(k) * static_cast<std::uint64_t>(unit_bytes),
+                             UnitsOf(new_units, blocks, k, unit_bytes), blocks.size(k), unit_bytes, changed.data());
   }
   return counted;
 }

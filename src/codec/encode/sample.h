@@ -1,7 +1,7 @@
 // Samples: what the encoder knows of an entry before it codes it.
 //
 // Tables must be known before the first tile, and old and new are to be read from memory only once. So the encoder
-// first looks at pieces spread evenly over an entry, or at all of it when it is small, and counts. Which units are
+// first looks at blocks spread evenly over an entry, or at all of it when it is small, and counts. Which units are
 // looked at depends on sizes alone, so the bytes of a delta do not depend on the machine.
 #pragma once
 
@@ -50,14 +50,14 @@ struct Sample {
 // look, and large ones do not need it.
 std::uint64_t SampleThinning(std::uint64_t units_of_request);
 
-// The new units of an entry: all of them in memory, or only those of the pieces that are looked at, one after another.
+// The new units of an entry: all of them in memory, or only those of the blocks that are looked at, one after another.
 struct NewUnits {
   const std::uint8_t* units = nullptr;
-  bool only_pieces = false;
+  bool only_sampled = false;
 };
-// The pieces that are looked at, from a reader.
-Result<std::vector<std::uint8_t>> ReadPieces(const UnitReader& reader, std::uint64_t units, int unit_bytes,
-                                             std::uint64_t thinning);
+// The blocks that are looked at, from a reader.
+Result<std::vector<std::uint8_t>> ReadSampleBlocks(const UnitReader& reader, std::uint64_t units, int unit_bytes,
+                                                   std::uint64_t thinning);
 
 // What can be known without a look at the bits themselves.
 struct ChangeCount {

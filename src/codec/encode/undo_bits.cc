@@ -7,13 +7,13 @@
 namespace weightwire {
 namespace {
 
-constexpr std::size_t kFirstPieceBytes = std::size_t{64} << 10;
-constexpr std::size_t kSmallPieces = 4;
+constexpr std::size_t kFirstBlockBytes = std::size_t{64} << 10;
+constexpr std::size_t kSmallBlocks = 4;
 constexpr std::uint32_t kStretchUnits = 1 << 16;
 
 }  // namespace
 
-std::uint8_t* UndoBits::Piece::Take(std::size_t bytes) {
+std::uint8_t* UndoBits::Block::Take(std::size_t bytes) {
   constexpr std::size_t kAlignment = 64;
   if (bytes > size() - taken) return nullptr;
   std::uint8_t* const begin = large ? reinterpret_cast<std::uint8_t*>(large.begin()) : small.data();
@@ -23,28 +23,28 @@ std::uint8_t* UndoBits::Piece::Take(std::size_t bytes) {
 }
 
 Result<std::uint8_t*> UndoBits::Room(std::size_t bytes) {
-  if (!pieces_.empty()) {
-    if (std::uint8_t* const room = pieces_.back().Take(bytes); room != nullptr) return room;
+  if (!blocks_.empty()) {
+    if (std::uint8_t* const room = blocks_.back().Take(bytes); room != nullptr) return room;
   }
-  Piece piece;
-  while (!spare_.empty() && piece.size() < bytes) {
-    piece = std::move(spare_.back());
+  Block block;
+  while (!spare_.empty() && block.size() < bytes) {
+    block = std::move(spare_.back());
     spare_.pop_back();
   }
-  const std::size_t small_bytes = kFirstPieceBytes << std::min(pieces_.size(), kSmallPieces);
-  if (piece.size() >= bytes) {
+  const std::size_t small_bytes = kFirstBlockBytes << std::min(blocks_.size(), kSmallBlocks);
+  if (block.size() >= bytes) {
     // One that was used before.
-  } else if (pieces_.size() < kSmallPieces && bytes <= small_bytes) {
-    piece.small.resize(small_bytes);
+  } else if (blocks_.size() < kSmallBlocks && bytes <= small_bytes) {
+    block.small.resize(small_bytes);
   } else {
-    piece = {};
-    piece.large = LargeBlock::Allocate(bytes);
-    if (!piece.large) {
+    block = {};
+    block.large = LargeBlock::Allocate(bytes);
+    if (!block.large) {
       return Error(ErrorCode::kIo, "there is not enough memory for the bits that a publish replaces");
     }
   }
-  std::uint8_t* const room = piece.Take(bytes);
-  pieces_.push_back(std::move(piece));
+  std::uint8_t* const room = block.Take(bytes);
+  blocks_.push_back(std::move(block));
   return room;
 }
 
@@ -70,15 +70,15 @@ Status UndoBits::Keep(std::size_t entry, std::uint64_t first_unit, std::span<con
 }
 
 void UndoBits::Clear() {
-  for (Piece& piece : pieces_) piece.taken = 0;
-  std::ranges::reverse(pieces_);
-  spare_ = std::exchange(pieces_, {});
+  for (Block& block : blocks_) block.taken = 0;
+  std::ranges::reverse(blocks_);
+  spare_ = std::exchange(blocks_, {});
 }
 
 std::size_t UndoBits::memory_bytes() const {
   std::size_t bytes = 0;
-  for (const std::vector<Piece>* pieces : {&pieces_, &spare_}) {
-    for (const Piece& piece : *pieces) bytes += piece.size();
+  for (const std::vector<Block>* blocks : {&blocks_, &spare_}) {
+    for (const Block& block : *blocks) bytes += block.size();
   }
   return bytes;
 }

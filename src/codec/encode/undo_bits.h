@@ -19,9 +19,9 @@ struct ReplacedUnits {
   std::span<const std::uint8_t> old_units;   // one for each position
 };
 
-// A few small pieces of memory, each twice as large as the one before, and then large ones, in large pages: a model has
+// A few small blocks of memory, each twice as large as the one before, and then large ones, in large pages: a model has
 // thousands of stretches, and small pages that come one by one from the system, for every version anew, cost more than
-// what is written to them. But many threads with little each must not take a large piece each. Movable; what it holds
+// what is written to them. But many threads with little each must not take a large block each. Movable; what it holds
 // stays where it is. One thread at a time.
 class UndoBits {
  public:
@@ -39,7 +39,7 @@ class UndoBits {
   [[nodiscard]] std::size_t memory_bytes() const;
 
  private:
-  struct Piece {
+  struct Block {
     LargeBlock large;
     UnfilledVector<std::uint8_t> small;  // if it is not large
     std::size_t taken = 0;
@@ -51,8 +51,8 @@ class UndoBits {
 
   Result<std::uint8_t*> Room(std::size_t bytes);
 
-  std::vector<Piece> pieces_;  // the last one has room
-  std::vector<Piece> spare_;   // empty ones, the next to use last
+  std::vector<Block> blocks_;  // the last one has room
+  std::vector<Block> spare_;   // empty ones, the next to use last
 };
 
 }  // namespace weightwire

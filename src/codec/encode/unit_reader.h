@@ -32,7 +32,7 @@ class UnitReader {
   }
 
   // Whether a few thousand units at a time come as quickly as millions. They then never leave the cache.
-  [[nodiscard]] virtual bool reads_small_pieces() const = 0;
+  [[nodiscard]] virtual bool reads_small_batches() const = 0;
 };
 
 // Any number of units.

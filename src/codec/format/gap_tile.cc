@@ -62,12 +62,12 @@ Unit Magnitude(Unit old_unit, Unit new_unit) {
 // The codes of all steps, two a byte, to `steps` in the streams; magnitudes at their end.
 template <typename Unit>
 void AppendSteps(const TileChanges& changes, std::size_t steps, std::vector<std::uint8_t>& streams) {
-  constexpr std::size_t kPiece = 256;  // even
-  std::array<std::uint8_t, kPiece> codes;
+  constexpr std::size_t kBatch = 256;  // even
+  std::array<std::uint8_t, kBatch> codes;
   ByteWriter writer(streams);
   const std::size_t count = changes.positions.size();
-  for (std::size_t first = 0; first < count; first += kPiece) {
-    const std::size_t size = std::min(kPiece, count - first);
+  for (std::size_t first = 0; first < count; first += kBatch) {
+    const std::size_t size = std::min(kBatch, count - first);
     // Without branches, and apart from what follows, so that the compiler makes vectors of it.
     std::uint8_t most = 0;
     for (std::size_t k = 0; k < size; ++k) {

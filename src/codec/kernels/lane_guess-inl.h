@@ -3,9 +3,9 @@
 
 // What GuessTimeOf looks up. An octave of the waiting is cut into 16 cells, each with at most one knot in it.
 struct GuessTables {
-  HWY_ALIGN std::array<std::uint32_t, 16> first_piece;  // at the upper end of the cell
-  HWY_ALIGN std::array<std::uint32_t, 16> knot;         // in the cell, or 0
-  HWY_ALIGN std::array<float, 16> inverse;              // time over drop, of each piece
+  HWY_ALIGN std::array<std::uint32_t, 16> first_segment;  // at the upper end of the cell
+  HWY_ALIGN std::array<std::uint32_t, 16> knot;           // in the cell, or 0
+  HWY_ALIGN std::array<float, 16> inverse;                // time over drop, of each segment
 };
 constexpr GuessTables MakeGuessTables() {
   using namespace waiting_internal;
@@ -13,11 +13,11 @@ constexpr GuessTables MakeGuessTables() {
   for (std::uint32_t cell = 0; cell < 16; ++cell) {
     const std::uint32_t lower = (1u << 30) + (cell << 26);
     const std::uint32_t upper = lower + (1u << 26) - 1;
-    std::uint32_t piece = 0;
-    while (upper < kKnots[piece + 1]) ++piece;
-    tables.first_piece[cell] = piece;
-    tables.knot[cell] = lower < kKnots[piece + 1] ? kKnots[piece + 1] : 0;
-    tables.inverse[cell] = static_cast<float>(1u << kPieceBits) / static_cast<float>(kPieces.drop[cell % 8]);
+    std::uint32_t segment = 0;
+    while (upper < kKnots[segment + 1]) ++segment;
+    tables.first_segment[cell] = segment;
+    tables.knot[cell] = lower < kKnots[segment + 1] ? kKnots[segment + 1] : 0;
+    tables.inverse[cell] = static_cast<float>(1u << kSegmentBits) / static_cast<float>(kSegments.drop[cell % 8]);
   }
   return tables;
 }
@@ -36,12 +36,12 @@ HWY_INLINE Words GuessTimeOf(Words v) {
   const auto scaled = v << octave;
   const auto cell = hn::ShiftRight<26>(scaled);
   const auto next_piece = hn::BitCast(ints, scaled) < hn::BitCast(ints, LookUpSixteen(kGuessTables.knot.data(), cell));
-  const auto piece = hn::Add(LookUpSixteen(kGuessTables.first_piece.data(), cell),
-                             hn::IfThenElseZero(hn::RebindMask(kWords, next_piece), hn::Set(kWords, 1)));
-  const auto fallen = hn::ConvertTo(floats, hn::BitCast(ints, hn::Sub(LookUpEight(kLaneTables.knot, piece), scaled)));
+  const auto segment = hn::Add(LookUpSixteen(kGuessTables.first_segment.data(), cell),
+                               hn::IfThenElseZero(hn::RebindMask(kWords, next_piece), hn::Set(kWords, 1)));
+  const auto fallen = hn::ConvertTo(floats, hn::BitCast(ints, hn::Sub(LookUpEight(kLaneTables.knot, segment), scaled)));
   const auto inverse =
-      hn::BitCast(floats, LookUpSixteen(reinterpret_cast<const std::uint32_t*>(kGuessTables.inverse.data()), piece));
+      hn::BitCast(floats, LookUpSixteen(reinterpret_cast<const std::uint32_t*>(kGuessTables.inverse.data()), segment));
   const auto within = hn::BitCast(kWords, hn::ConvertTo(ints, hn::Mul(fallen, inverse)));
   return hn::Add(within,
-                 hn::Add(hn::ShiftLeft<kOctaveBits>(octave), hn::ShiftLeft<waiting_internal::kPieceBits>(piece)));
+                 hn::Add(hn::ShiftLeft<kOctaveBits>(octave), hn::ShiftLeft<waiting_internal::kSegmentBits>(segment)));
 }

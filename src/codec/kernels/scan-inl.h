@@ -12,7 +12,7 @@ constexpr std::size_t kPrefetchBytes = 12288;
 // is what the scan waits for, so few that all of them, and their classes, are still in the first cache then: with the
 // whole chunk at once it would take an eighth longer. Others have more to compute, and lose as much by the
 // interruptions.
-constexpr std::uint32_t kScanPiece = kHasShortWay ? 1024 : kChunkUnits;
+constexpr std::uint32_t kScanSpan = kHasShortWay ? 1024 : kChunkUnits;
 
 // A line of each in turn: one after the other takes half as long again. `kRatio` lines of the second to one of the
 // first.
@@ -134,7 +134,7 @@ template <typename Unit, bool kShort, typename NewUnits>
 ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::uint32_t* tile_times,
                      const FoundChanges& found) {
   constexpr std::uint32_t kAtOnce = std::max<std::uint32_t>(64, kSumUnits);
-  static_assert(kScanPiece % kAtOnce == 0);  // only the chunk's last piece ends in units that are too few
+  static_assert(kScanSpan % kAtOnce == 0);  // only the chunk's last span ends in units that are too few
   const RateSums<Unit, kShort> rate_sums(tables.rate_bytes, tables.rule);
   const RunningSum running_sum;
   const int shift = tables.rule.shift;
@@ -149,14 +149,14 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
   const NewUnits next_units(chunk);
   ScanResult result{0, chunk.time};
   std::array<std::uint64_t, kChunkUnits + kScanRoom> block_classes;  // of the eight units that a change is among
-  for (std::uint32_t piece = 0; piece < count; piece += kScanPiece) {
-    // Places within the chunk, and the classes of the piece's units.
-    std::array<std::uint16_t, kScanPiece + kScanRoom> places;
-    HWY_ALIGN std::array<std::uint8_t, kScanPiece> classes;
+  for (std::uint32_t span_begin = 0; span_begin < count; span_begin += kScanSpan) {
+    // Places within the chunk, and the classes of the span_begin's units.
+    std::array<std::uint16_t, kScanSpan + kScanRoom> places;
+    HWY_ALIGN std::array<std::uint8_t, kScanSpan> classes;
     std::uint16_t* end = places.data();
-    const std::uint32_t piece_end = std::min(piece + kScanPiece, count);
-    std::uint32_t i = piece;
-    for (; i + kAtOnce <= piece_end; i += kAtOnce) {
+    const std::uint32_t span_end = std::min(span_begin + kScanSpan, count);
+    std::uint32_t i = span_begin;
+    for (; i + kAtOnce <= span_end; i += kAtOnce) {
       const std::uint8_t* const old_at = chunk.old_units + i * sizeof(Unit);
       const std::uint8_t* const new_at = chunk.new_units + i * sizeof(Unit);
       next_units.template Next<Unit>(old_at, i, kAtOnce);
@@ -169,8 +169,8 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
       for (std::uint32_t j = 0; j < kAtOnce; j += kSumUnits) {
         const auto first_classes = rate_sums.Classes(old_at + j * sizeof(Unit));
         const auto second_classes = rate_sums.Classes(old_at + (j + kClassStep) * sizeof(Unit));
-        hn::Store(first_classes, kBytes, classes.data() + (i - piece) + j);
-        hn::Store(second_classes, kBytes, classes.data() + (i - piece) + j + kClassStep);
+        hn::Store(first_classes, kBytes, classes.data() + (i - span_begin) + j);
+        hn::Store(second_classes, kBytes, classes.data() + (i - span_begin) + j + kClassStep);
         const Words sums = rate_sums.OfBlocks(first_classes, second_classes);
         total.Add(sums);
         const Words running = running_sum.Of(sums);
@@ -180,14 +180,14 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
 #pragma GCC unroll 4
       for (std::uint32_t j = 0; j < kAtOnce; j += 64) end = AppendPlaces(changed[j / 64], i + j, end);
     }
-    if (piece_end == count) {
+    if (span_end == count) {
       // The chunk's last units, too few for vectors.
       result.time += total.Sum();
       for (; i < count; ++i) {
         next_units.Last(i);
         const Unit unit = LoadUnit<Unit>(chunk.old_units, i);
         const std::uint8_t unit_class = tables.class_of_field[static_cast<std::uint32_t>(unit >> shift) & mask];
-        classes[rate_sums.Begin((i - piece) / kTimeBlock) + i % kTimeBlock] = rate_sums.ByteOf(unit_class);
+        classes[rate_sums.Begin((i - span_begin) / kTimeBlock) + i % kTimeBlock] = rate_sums.ByteOf(unit_class);
         if (i % kTimeBlock == 0) times[i / kTimeBlock] = static_cast<std::uint32_t>(result.time);
         result.time += tables.rates[unit_class];
         *end = static_cast<std::uint16_t>(i);
@@ -202,7 +202,7 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
     for (std::uint32_t k = 0; k < in_piece; ++k) {
       const std::uint32_t block = places[k] / kTimeBlock;
       block_begins[k] = times[block];
-      std::memcpy(&block_classes[result.found + k], classes.data() + rate_sums.Begin(block - piece / kTimeBlock),
+      std::memcpy(&block_classes[result.found + k], classes.data() + rate_sums.Begin(block - span_begin / kTimeBlock),
                   sizeof(block_classes[0]));
     }
     result.found += in_piece;

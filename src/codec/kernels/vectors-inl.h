@@ -117,8 +117,8 @@ constexpr LaneTables MakeLaneTables() {
   LaneTables tables{};
   for (std::size_t k = 0; k < 16; ++k) {
     tables.knot[k] = waiting_internal::kKnots[k % 8];
-    tables.drop[k] = waiting_internal::kPieces.drop[k % 8];
-    tables.inverse[k] = waiting_internal::kPieces.inverse[k % 8];
+    tables.drop[k] = waiting_internal::kSegments.drop[k % 8];
+    tables.inverse[k] = waiting_internal::kSegments.inverse[k % 8];
   }
   return tables;
 }
@@ -126,11 +126,11 @@ constexpr LaneTables kLaneTables = MakeLaneTables();
 
 // Waiting() of every lane.
 HWY_INLINE Words WaitingOf(Words t) {
-  using waiting_internal::kPieceBits;
-  const auto piece = hn::And(hn::ShiftRight<kPieceBits>(t), hn::Set(kWords, 7));
-  const auto within = hn::And(t, hn::Set(kWords, waiting_internal::kPieceMask));
-  const auto fall = MultiplyShift<kPieceBits>(LookUpEight(kLaneTables.drop, piece), within);
-  return (LookUpEight(kLaneTables.knot, piece) - fall) >> hn::ShiftRight<kOctaveBits>(t);
+  using waiting_internal::kSegmentBits;
+  const auto segment = hn::And(hn::ShiftRight<kSegmentBits>(t), hn::Set(kWords, 7));
+  const auto within = hn::And(t, hn::Set(kWords, waiting_internal::kSegmentMask));
+  const auto fall = MultiplyShift<kSegmentBits>(LookUpEight(kLaneTables.drop, segment), within);
+  return (LookUpEight(kLaneTables.knot, segment) - fall) >> hn::ShiftRight<kOctaveBits>(t);
 }
 
 // --- rates of many units ---
