@@ -150,7 +150,7 @@ ScanResult ScanUnits(const ScanChunk& chunk, const ExpandedTables& tables, std::
   ScanResult result{0, chunk.time};
   std::array<std::uint64_t, kChunkUnits + kScanRoom> block_classes;  // of the eight units that a change is among
   for (std::uint32_t span_begin = 0; span_begin < count; span_begin += kScanSpan) {
-    // Places within the chunk, and the classes of the span_begin's units.
+    // Positions within the chunk, and the classes of the span's units.
     std::array<std::uint16_t, kScanSpan + kScanRoom> places;
     HWY_ALIGN std::array<std::uint8_t, kScanSpan> classes;
     std::uint16_t* end = places.data();
