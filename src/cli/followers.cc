@@ -18,7 +18,7 @@ Result<Followers> ReadFollowers(const Run& run, std::optional<Version> newest) {
   WW_TRY(const WallTime now, run.store().Now());
   for (const KnownLease& known : leases) {
     KnownFollower follower{known.lease, std::chrono::floor<std::chrono::seconds>(now - known.last_modified),
-                           IsAlive(known.lease, known.last_modified, now), std::nullopt};
+                           IsActive(known.lease, known.last_modified, now), std::nullopt};
     if (newest.has_value() && known.lease.holds.has_value()) {
       follower.behind = *newest - std::min(*newest, *known.lease.holds);
     }

@@ -30,11 +30,11 @@ void ReportJson(const GcCommandOptions& options, const Collector& collector) {
   json["deletable"] = ToJsonOutput(progress.deletable);
   json["kept_by_leases"] = ToJsonOutput(progress.kept_by_leases);
   json["removed"] = ToJsonOutput(progress.removed);
-  json["living_leases"] = progress.living_leases;
+  json["living_leases"] = progress.active_leases;
   json["damaged_leases"] = progress.damaged_leases;
-  json["tidied"] = ToJsonOutput(progress.tidied);
+  json["tidied"] = ToJsonOutput(progress.expired);
   json["more"] = progress.more;
-  json["held_back"] = progress.held_back;
+  json["held_back"] = progress.blocked;
   json["keys"] = JsonOutput::array();
   for (const Removal& removal : collector.deletable()) json["keys"].push_back(removal.key);
   PrintJson(json);
@@ -58,11 +58,11 @@ void ReportText(const GcCommandOptions& options, const Collector& collector) {
     fmt::print("removed          {}\n", Amount(progress.removed));
   }
   if (progress.kept_by_leases.objects > 0) {
-    fmt::print("kept by leases   {} ({} {} alive)\n", Amount(progress.kept_by_leases), progress.living_leases,
-               progress.living_leases == 1 ? "follower" : "followers");
+    fmt::print("kept by leases   {} ({} {} alive)\n", Amount(progress.kept_by_leases), progress.active_leases,
+               progress.active_leases == 1 ? "follower" : "followers");
   }
-  if (progress.tidied.objects > 0) fmt::print("tidied up        {}\n", Amount(progress.tidied));
-  if (!progress.held_back.empty()) fmt::print("{}\n", progress.held_back);
+  if (progress.expired.objects > 0) fmt::print("tidied up        {}\n", Amount(progress.expired));
+  if (!progress.blocked.empty()) fmt::print("{}\n", progress.blocked);
   if (progress.more) fmt::print("There is more than one pass removes: run it again.\n");
 }
 

@@ -43,7 +43,7 @@ struct FollowerOptions {
   // What people see in `weightwire leases`.
   std::string name{};
   bool keep_lease = true;
-  std::uint64_t lease_seconds = 900;
+  std::uint64_t lease_seconds = kDefaultLeaseSeconds;
   // Apply what is staged as soon as there is no newer version to stage over it; otherwise when told to.
   bool apply_at_once = true;
   // Apply each version on its own, instead of several in one change.

@@ -122,7 +122,7 @@ std::string ToJson(const AnchorManifest& manifest) {
 }
 
 Result<AnchorManifest> ParseAnchorManifest(std::string_view json) {
-  WW_TRY(const JsonValue fields, ParseFields(json, kMaxManifestBytes, kAnchorFormat));
+  WW_TRY(const JsonValue fields, ParseFields(json, kMaxAnchorManifestBytes, kAnchorFormat));
   AnchorManifest manifest;
   WW_TRY(manifest.run, fields.AnId("run"));
   WW_TRY(manifest.name.version, fields.Number("version"));

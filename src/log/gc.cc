@@ -56,9 +56,9 @@ Result<GcStep> Collector::Step() {
       return RemoveMark();
     case Phase::kRemoveOldMarks:
       return RemoveOldMarks();
-    case Phase::kTidyLeases:
-      return RemoveExpired(kLeasesPrefix, Phase::kTidyProbes);
-    case Phase::kTidyProbes:
+    case Phase::kRemoveExpiredLeases:
+      return RemoveExpired(kLeasesPrefix, Phase::kRemoveExpiredProbes);
+    case Phase::kRemoveExpiredProbes:
       return RemoveExpired(kProbesPrefix, Phase::kDone);
     case Phase::kDone:
       break;
@@ -67,7 +67,7 @@ Result<GcStep> Collector::Step() {
 }
 
 GcStep Collector::Block(std::string why) {
-  progress_.held_back = why;
+  progress_.blocked = why;
   return Done(std::move(why));
 }
 
@@ -85,13 +85,12 @@ Result<GcStep> Collector::Begin() {
   WW_TRY(const auto newest, run_.FindNewest(std::nullopt));
   if (!newest.has_value()) return Block("the run has no versions");
   WW_TRY(const auto marks, run_.ReadMarksWithTimes());
-  WW_TRY(leases_, run_.ReadLivingLeases());
-  progress_.living_leases = leases_.leases.size();
+  WW_TRY(leases_, run_.ReadActiveLeases());
+  progress_.active_leases = leases_.leases.size();
   progress_.damaged_leases = leases_.damaged.size();
   if (!leases_.damaged.empty()) {
     return Block(
-        fmt::format("nothing may go: {} cannot be read and may be a living lease; it counts until it is {} "
-                    "seconds old",
+        fmt::format("deleted nothing: {} is unreadable and may be an active lease; it expires after {} seconds",
                     leases_.damaged.front().key, kMaxLeaseSeconds));
   }
   for (const KnownMark& known : marks) {
@@ -203,12 +202,12 @@ Result<GcStep> Collector::Examine() {
   }
   if (!kept_.deltas_after.has_value()) {
     return Block(
-        fmt::format("nothing may go: no whole anchor leads to version {}; whoever holds it can write one with "
-                    "`weightwire anchor`",
+        fmt::format("deleted nothing: no whole anchor leads to version {}; write one with `weightwire anchor` on a "
+                    "machine that holds the version",
                     versions_.newest));
   }
   for (const SurveyedAnchor& anchor : anchors_) {
-    if (MayGo(anchor, kept_, versions_.newest, now_, options_.policy)) Add(RemovalOf(anchor));
+    if (IsDeletable(anchor, kept_, versions_.newest, now_, options_.policy)) Add(RemovalOf(anchor));
   }
   phase_ = Phase::kListDeltas;
   return Worked(
@@ -221,7 +220,7 @@ bool Collector::IsLeased(const Removal& removal) const {
                      [&](const KnownLease& known) { return NeededBy(known.lease, removal); });
 }
 
-bool Collector::IsFull() const { return may_go_.size() >= kMaxRemovals; }
+bool Collector::IsFull() const { return deletable_.size() >= kMaxRemovals; }
 
 void Collector::Add(Removal removal) {
   if (IsLeased(removal)) {
@@ -235,7 +234,7 @@ void Collector::Add(Removal removal) {
   }
   progress_.deletable.objects += removal.objects;
   progress_.deletable.bytes += removal.bytes;
-  may_go_.push_back(std::move(removal));
+  deletable_.push_back(std::move(removal));
 }
 
 Result<GcStep> Collector::ListDeltas() {
@@ -243,7 +242,7 @@ Result<GcStep> Collector::ListDeltas() {
   if (folders_.size() > (listed_all_ ? 0 : 1)) {
     WW_RETURN_IF_ERROR(JudgeFolder(folders_.front()));
     folders_.pop_front();
-    return Worked(fmt::format("{} things may go", may_go_.size()));
+    return Worked(fmt::format("{} keys are deletable", deletable_.size()));
   }
   if (IsFull() && !listed_all_) progress_.more = true;
   if (listed_all_ || progress_.more) return SurveyDone();
@@ -272,7 +271,7 @@ Result<GcStep> Collector::ListDeltas() {
 
 Status Collector::JudgeFolder(const Folder& folder) {
   const SurveyedDelta& delta = folder.delta;
-  if (MayGo(delta, kept_, versions_.newest, now_, options_.policy)) {
+  if (IsDeletable(delta, kept_, versions_.newest, now_, options_.policy)) {
     Add(RemovalOf(delta));
     return Ok();
   }
@@ -308,22 +307,24 @@ GcStep Collector::SurveyDone() {
   folders_.clear();
   listed_all_ = false;  // of what comes next
   if (options_.dry_run) {
-    return Done(fmt::format("{} objects of {} bytes may go", progress_.deletable.objects, progress_.deletable.bytes));
+    return Done(
+        fmt::format("{} objects of {} bytes are deletable", progress_.deletable.objects, progress_.deletable.bytes));
   }
-  if (may_go_.empty()) {
+  if (deletable_.empty()) {
     phase_ = Phase::kRemoveOldMarks;
-    return Worked("nothing may go");
+    return Worked("nothing is deletable");
   }
   // What was said long enough ago need not be waited for. It is said again all the same: the other collector may be
   // alive, and take its own mark away when it is done.
-  wait_for_grace_ = std::any_of(may_go_.begin(), may_go_.end(), [&](const Removal& removal) {
+  wait_for_grace_ = std::any_of(deletable_.begin(), deletable_.end(), [&](const Removal& removal) {
     return std::none_of(old_marks_.begin(), old_marks_.end(), [&](const OldMark& mark) {
       return mark.keys.contains(removal.key) ||
              (removal.delta.has_value() && mark.keys.contains(DeltaFolder(removal.delta->from, removal.delta->to)));
     });
   });
   phase_ = Phase::kPutMark;
-  return Worked(fmt::format("{} objects of {} bytes may go", progress_.deletable.objects, progress_.deletable.bytes));
+  return Worked(
+      fmt::format("{} objects of {} bytes are deletable", progress_.deletable.objects, progress_.deletable.bytes));
 }
 
 // --- saying it, and doing it ---
@@ -332,7 +333,7 @@ Result<GcStep> Collector::PutMark() {
   Mark mark;
   mark.run = run_.id();
   mark.id = mark_id_;
-  for (const Removal& removal : may_go_) mark.keys.push_back(removal.key);
+  for (const Removal& removal : deletable_) mark.keys.push_back(removal.key);
   const std::string key = MarkKey(mark_id_);
   WW_TRY(const CommitOutcome outcome, Commit(run_.store(), key, BytesOf(ToJson(mark))));
   if (outcome != CommitOutcome::kOurs) {
@@ -367,16 +368,16 @@ Result<bool> Collector::Withdraw() {
 }
 
 Result<GcStep> Collector::ReadLeasesAgain() {
-  WW_TRY(leases_, run_.ReadLivingLeases());
-  progress_.living_leases = leases_.leases.size();
+  WW_TRY(leases_, run_.ReadActiveLeases());
+  progress_.active_leases = leases_.leases.size();
   progress_.damaged_leases = leases_.damaged.size();
   if (!leases_.damaged.empty()) {
     phase_ = Phase::kRemoveMark;
-    progress_.held_back =
-        fmt::format("nothing may go: {} cannot be read and may be a living lease", leases_.damaged.front().key);
-    return Worked(progress_.held_back);
+    progress_.blocked =
+        fmt::format("deleted nothing: {} is unreadable and may be an active lease", leases_.damaged.front().key);
+    return Worked(progress_.blocked);
   }
-  for (const Removal& removal : may_go_) {
+  for (const Removal& removal : deletable_) {
     if (!IsLeased(removal)) {
       to_remove_.push_back(removal);
       continue;
@@ -459,7 +460,7 @@ Result<GcStep> Collector::RemoveOldMarks() {
   while (!old_marks_.empty() && (progress_.more || !old_marks_.back().left.empty())) old_marks_.pop_back();
   if (old_marks_.empty()) {
     after_.clear();
-    phase_ = Phase::kTidyLeases;
+    phase_ = Phase::kRemoveExpiredLeases;
     return Worked(fmt::format("removed {} objects of {} bytes", progress_.removed.objects, progress_.removed.bytes));
   }
   const std::string key = MarkKey(old_marks_.back().id);
@@ -492,8 +493,8 @@ Result<GcStep> Collector::RemoveExpired(std::string_view prefix, Phase next) {
     if (!there.ok() && there.error().code() != ErrorCode::kNotFound) return there.error();
     if (there.ok() && is_left(there.value())) {
       WW_RETURN_IF_ERROR(store.Remove(queue_.front().key));
-      ++progress_.tidied.objects;
-      progress_.tidied.bytes += there.value().size_bytes;
+      ++progress_.expired.objects;
+      progress_.expired.bytes += there.value().size_bytes;
     }
     queue_.pop_front();
   }

@@ -57,12 +57,12 @@ struct GcProgress {
   GcAmount deletable;       // of that, what neither policy nor leases keep
   GcAmount kept_by_leases;  // what only leases keep
   GcAmount removed;
-  GcAmount tidied;  // besides: leases of followers long gone, and probes of writers that died
-  std::uint64_t living_leases = 0;
-  // A lease that cannot be read may need anything: as long as it may be alive, nothing goes.
+  GcAmount expired;  // also removed: old leases of followers that ended, and old probes of writers that crashed
+  std::uint64_t active_leases = 0;
+  // A lease that cannot be read may need anything, so gc deletes nothing while it may be active.
   std::uint64_t damaged_leases = 0;
-  bool more = false;      // there is more than one mark names: collect again
-  std::string held_back;  // why nothing may go at all, or nobody knows whether; empty if nothing stood in the way
+  bool more = false;    // there is more than one mark names: collect again
+  std::string blocked;  // why this pass must delete nothing; empty if nothing blocks it
 };
 
 // One pass over a run. One thread at a time; `random` must outlive it, and the run's store too.
@@ -74,13 +74,13 @@ class Collector {
   // Does one small thing: a request or a few. After an error nothing is lost: calling again tries that thing again.
   Result<GcStep> Step();
 
-  // For whoever does not go on: takes the mark back as long as nothing was removed. Otherwise false: then what is
-  // marked must go, by another pass. No step after it.
+  // Cancels the pass. Deletes its mark and returns true, or returns false if deletion has started; a later pass must
+  // then finish it. Do not call Step() again.
   Result<bool> Withdraw();
 
   [[nodiscard]] const GcProgress& progress() const { return progress_; }
-  // What may go, complete once the survey is done: when Step has said kWaits or kDone for the first time.
-  [[nodiscard]] const std::vector<Removal>& deletable() const { return may_go_; }
+  // The keys that this pass may delete. The list is complete once Step has returned kWaits or kDone.
+  [[nodiscard]] const std::vector<Removal>& deletable() const { return deletable_; }
 
  private:
   enum class Phase : std::uint8_t {
@@ -95,8 +95,8 @@ class Collector {
     kRemove,
     kRemoveMark,
     kRemoveOldMarks,
-    kTidyLeases,
-    kTidyProbes,
+    kRemoveExpiredLeases,
+    kRemoveExpiredProbes,
     kDone,
   };
 
@@ -136,7 +136,7 @@ class Collector {
   [[nodiscard]] bool IsLeased(const Removal& removal) const;
   [[nodiscard]] bool IsFull() const;
   GcStep SurveyDone();
-  // Ends it before its end, and says why.
+  // Ends the pass without deleting anything, because of `why`.
   GcStep Block(std::string why);
   GcStep Done(std::string text);
 
@@ -151,13 +151,13 @@ class Collector {
   Record newest_;  // the newest one
   SurveyedVersions versions_;
   std::vector<OldMark> old_marks_;
-  LivingLeases leases_;
+  ActiveLeases leases_;
   std::vector<SurveyedAnchor> anchors_;
   Kept kept_;
   std::string after_;  // how far the list has got
   bool listed_all_ = false;
   std::deque<Folder> folders_;  // the last one may go on in the next page
-  std::vector<Removal> may_go_;
+  std::vector<Removal> deletable_;
 
   // Removing.
   bool wait_for_grace_ = false;

@@ -26,6 +26,8 @@ struct Lease {
   bool operator==(const Lease&) const = default;
 };
 
+// How long a follower asks its lease to live, unless its options say otherwise; and the limits of the protocol.
+inline constexpr std::uint64_t kDefaultLeaseSeconds = 900;
 inline constexpr std::uint64_t kMinLeaseSeconds = 60;
 inline constexpr std::uint64_t kMaxLeaseSeconds = 86'400;
 
@@ -35,8 +37,8 @@ Result<Lease> ParseLease(std::string_view json);
 // Some stores round their times to seconds: what depends on them waits a little longer.
 inline constexpr std::chrono::seconds kStoreClockSlack{2};
 
-// Both times by the store's clock. In doubt it is alive.
-[[nodiscard]] inline bool IsAlive(const Lease& lease, WallTime last_modified, WallTime store_now) {
+// Whether the lease still protects what it names. Both times are by the store's clock. In doubt it is active.
+[[nodiscard]] inline bool IsActive(const Lease& lease, WallTime last_modified, WallTime store_now) {
   return store_now - last_modified <= std::chrono::seconds(lease.seconds) + kStoreClockSlack;
 }
 

@@ -5,17 +5,17 @@
 
 namespace weightwire {
 
-inline constexpr std::uint64_t kMaxWireBytes = std::uint64_t{64} << 10;
+inline constexpr std::uint64_t kMaxRunManifestBytes = std::uint64_t{64} << 10;
 inline constexpr std::uint64_t kMaxLeaseBytes = std::uint64_t{64} << 10;
 inline constexpr std::uint64_t kMaxRecordBytes = std::uint64_t{4} << 20;
-inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
+inline constexpr std::uint64_t kMaxAnchorManifestBytes = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kMaxMarkBytes = std::uint64_t{64} << 20;
 // As many as fit into a record.
 inline constexpr std::uint64_t kMaxParts = std::uint64_t{1} << 14;
 inline constexpr std::uint64_t kMaxPartBytes = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kMaxAnchorFiles = std::uint64_t{1} << 16;
 inline constexpr std::uint64_t kMaxMarkKeys = std::uint64_t{1} << 20;
-inline constexpr std::uint64_t kMaxLeases = std::uint64_t{1} << 12;        // living ones
+inline constexpr std::uint64_t kMaxLeases = std::uint64_t{1} << 12;        // active ones
 inline constexpr std::uint64_t kMaxLeaseObjects = std::uint64_t{1} << 20;  // and those of followers long gone
 // Values of one JSON object, all levels together: a value takes more memory than its text.
 inline constexpr std::uint64_t kMaxJsonValues = std::uint64_t{1} << 22;

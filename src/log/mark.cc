@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kMarkFormat = "weightwire-mark";
 
 // A folder of parts, one part, or an anchor's folder.
-bool MayGo(std::string_view key) {
+bool MayBeMarked(std::string_view key) {
   if (const auto place = PlaceOfPart(key); place.has_value()) {
     const std::string folder = DeltaFolder(place->from, place->to);
     return key == folder || (CheckKey(key).ok() && key.find('/', folder.size()) == std::string_view::npos);
@@ -46,7 +46,7 @@ Result<Mark> ParseMark(std::string_view json) {
   WW_TRY(mark.id, fields.AnId("id"));
   WW_TRY(mark.keys, fields.Texts("keys", kMaxMarkKeys));
   for (const std::string& key : mark.keys) {
-    if (!MayGo(key)) {
+    if (!MayBeMarked(key)) {
       return Error(ErrorCode::kCorrupt, fmt::format("it names {}, which is nothing that may be removed", Quoted(key)));
     }
   }

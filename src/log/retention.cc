@@ -24,23 +24,23 @@ std::set<Version> UsableVersions(std::span<const SurveyedAnchor> anchors, Versio
 
 // For every chain that the policy reaches into: the anchor from which its oldest wanted version can be reached, or else
 // the first one after it.
-std::set<Version> BasesOfWanted(const SurveyedVersions& versions, const std::set<Version>& usable,
-                                const RetentionPolicy& policy) {
-  std::set<Version> bases;
-  if (policy.versions == 0) return bases;
+std::set<Version> AnchorsForWanted(const SurveyedVersions& versions, const std::set<Version>& usable,
+                                   const RetentionPolicy& policy) {
+  std::set<Version> needed;
+  if (policy.versions == 0) return needed;
   const Version oldest = OldestWanted(versions.newest, policy);
   Version last = versions.newest;  // of the chain
   for (const Version first : versions.chains) {
     const auto after = usable.upper_bound(std::max(first, oldest));
     if (after != usable.begin() && *std::prev(after) >= first) {
-      bases.insert(*std::prev(after));
+      needed.insert(*std::prev(after));
     } else if (after != usable.end() && *after <= last) {
-      bases.insert(*after);
+      needed.insert(*after);
     }
     if (first <= oldest) break;
     last = first - 1;
   }
-  return bases;
+  return needed;
 }
 
 }  // namespace
@@ -75,9 +75,9 @@ Kept ChooseKept(const SurveyedVersions& versions, std::span<const SurveyedAnchor
     if (leads) kept.deltas_after = version;
   }
   if (kept.deltas_after.has_value()) {
-    for (const Version base : BasesOfWanted(versions, usable, policy)) {
-      keep.insert(base);
-      kept.deltas_after = std::min(*kept.deltas_after, base);
+    for (const Version version : AnchorsForWanted(versions, usable, policy)) {
+      keep.insert(version);
+      kept.deltas_after = std::min(*kept.deltas_after, version);
     }
   }
   for (const SurveyedAnchor& anchor : anchors) {
@@ -90,8 +90,8 @@ bool IsOld(WallTime last_modified, WallTime store_now, const RetentionPolicy& po
   return store_now - last_modified >= policy.minimum_age;
 }
 
-bool MayGo(const SurveyedAnchor& anchor, const Kept& kept, Version newest, WallTime store_now,
-           const RetentionPolicy& policy) {
+bool IsDeletable(const SurveyedAnchor& anchor, const Kept& kept, Version newest, WallTime store_now,
+                 const RetentionPolicy& policy) {
   if (!kept.deltas_after.has_value() || anchor.name.version > newest || !IsOld(anchor.youngest, store_now, policy)) {
     return false;
   }
@@ -107,8 +107,8 @@ bool MayGo(const SurveyedAnchor& anchor, const Kept& kept, Version newest, WallT
   }
 }
 
-bool MayGo(const SurveyedDelta& delta, const Kept& kept, Version newest, WallTime store_now,
-           const RetentionPolicy& policy) {
+bool IsDeletable(const SurveyedDelta& delta, const Kept& kept, Version newest, WallTime store_now,
+                 const RetentionPolicy& policy) {
   if (!kept.deltas_after.has_value() || delta.place.to > newest || !IsOld(delta.youngest, store_now, policy)) {
     return false;
   }

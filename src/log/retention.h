@@ -1,4 +1,4 @@
-// What of a run is kept, and what may go, by a policy (spec/PROTOCOL.md, "Duties of gc", 1).
+// Chooses what gc keeps of a run and what it may delete, by a policy (spec/PROTOCOL.md, "Duties of gc", 1).
 //
 // All functions are pure: what lies in the store is told to them, with the store's times and the store's own "now".
 // They know no leases but by NeededBy; the collector (gc.h) asks that twice.
@@ -67,7 +67,8 @@ struct SurveyedVersions {
 
 struct Kept {
   std::set<AnchorName> anchors;
-  // Deltas of all versions after this one stay. None: nothing leads to the newest version, and nothing may go.
+  // Deltas of all versions after this one stay. nullopt if no anchor leads to the newest version; gc must then delete
+  // nothing.
   std::optional<Version> deltas_after;
 };
 
@@ -77,13 +78,13 @@ struct Kept {
                               const RetentionPolicy& policy);
 
 [[nodiscard]] bool IsOld(WallTime last_modified, WallTime store_now, const RetentionPolicy& policy);
-[[nodiscard]] bool MayGo(const SurveyedAnchor& anchor, const Kept& kept, Version newest, WallTime store_now,
-                         const RetentionPolicy& policy);
+[[nodiscard]] bool IsDeletable(const SurveyedAnchor& anchor, const Kept& kept, Version newest, WallTime store_now,
+                               const RetentionPolicy& policy);
 // Of a whole folder. Parts that no record names are the caller's to find, in folders that stay.
-[[nodiscard]] bool MayGo(const SurveyedDelta& delta, const Kept& kept, Version newest, WallTime store_now,
-                         const RetentionPolicy& policy);
+[[nodiscard]] bool IsDeletable(const SurveyedDelta& delta, const Kept& kept, Version newest, WallTime store_now,
+                               const RetentionPolicy& policy);
 
-// One thing that may go.
+// One deletable key: the folder of an anchor or of a delta, or a single part.
 struct Removal {
   std::string key;  // as a mark names it: a folder with its "/", or one part
   std::optional<AnchorName> anchor;

@@ -48,7 +48,7 @@ constexpr std::uint64_t kMaxTrustedPartBytes = std::uint64_t{64} << 20;
 }  // namespace
 
 Result<Run> Run::Open(Store& store) {
-  const auto bytes = store.Get(kRunManifestKey, kMaxWireBytes);
+  const auto bytes = store.Get(kRunManifestKey, kMaxRunManifestBytes);
   if (!bytes.ok()) {
     if (bytes.error().code() != ErrorCode::kNotFound) return bytes.error();
     return Error(ErrorCode::kNotFound,
@@ -154,7 +154,7 @@ Status Run::PutLayout(const Layout& layout) const {
 
 Result<KnownAnchor> Run::ReadAnchor(const AnchorName& name) const {
   const std::string key = ManifestKey(name);
-  WW_TRY(const auto bytes, store_->Get(key, kMaxManifestBytes));
+  WW_TRY(const auto bytes, store_->Get(key, kMaxAnchorManifestBytes));
   const auto check = [&]() -> Result<KnownAnchor> {
     WW_TRY(AnchorManifest manifest, ParseAnchorManifest(TextOf(bytes)));
     WW_RETURN_IF_ERROR(CheckRun(manifest.run, manifest_));
@@ -186,29 +186,29 @@ Result<Lease> Run::ReadLease(const std::string& key) const {
   return lease;
 }
 
-Result<LivingLeases> Run::ReadLivingLeases() const {
-  LivingLeases living;
-  // The clock first: a lease that dies meanwhile counts as alive.
-  WW_TRY(living.store_now, store_->Now());
+Result<ActiveLeases> Run::ReadActiveLeases() const {
+  ActiveLeases active;
+  // The clock first: a lease that expires during the list counts as active.
+  WW_TRY(active.store_now, store_->Now());
   WW_TRY(const auto objects, ListAll(*store_, kLeasesPrefix, "", kMaxLeaseObjects));
   for (const ObjectInfo& object : objects) {
-    if (living.store_now - object.last_modified > std::chrono::seconds(kMaxLeaseSeconds) + kStoreClockSlack) continue;
-    if (living.leases.size() + living.damaged.size() == kMaxLeases) {
+    if (active.store_now - object.last_modified > std::chrono::seconds(kMaxLeaseSeconds) + kStoreClockSlack) continue;
+    if (active.leases.size() + active.damaged.size() == kMaxLeases) {
       return Error(ErrorCode::kLimit,
-                   fmt::format("more than {} leases may be alive in {}", kMaxLeases, store_->Name()));
+                   fmt::format("more than {} leases may be active in {}", kMaxLeases, store_->Name()));
     }
     const auto lease = ReadLease(object.key);
     if (lease.ok()) {
-      if (IsAlive(lease.value(), object.last_modified, living.store_now)) {
-        living.leases.push_back({lease.value(), object.last_modified});
+      if (IsActive(lease.value(), object.last_modified, active.store_now)) {
+        active.leases.push_back({lease.value(), object.last_modified});
       }
     } else if (IsDamage(lease.error())) {
-      living.damaged.push_back(object);
+      active.damaged.push_back(object);
     } else if (lease.error().code() != ErrorCode::kNotFound) {  // that one was given up meanwhile
       return lease.error();
     }
   }
-  return living;
+  return active;
 }
 
 Result<std::vector<KnownLease>> Run::ReadLeases(std::uint64_t* damaged) const {

@@ -43,10 +43,10 @@ struct KnownMark {
   WallTime last_modified;
 };
 
-// All leases that may be alive, as of one moment.
-struct LivingLeases {
+// All leases that may be active, as of one moment.
+struct ActiveLeases {
   std::vector<KnownLease> leases;
-  // Objects among the leases that cannot be read, and are young enough to be alive.
+  // Objects among the leases that cannot be read, and are young enough to be active.
   std::vector<ObjectInfo> damaged;
   WallTime store_now;  // of just before
 };
@@ -88,8 +88,9 @@ class Run {
   // Complete anchors of versions from `from` on, as far as their keys tell: newest last.
   [[nodiscard]] Result<std::vector<AnchorName>> ListAnchors(Version from) const;
 
-  // What gc must respect. Costs one request for every lease that may be alive, however many followers came and went.
-  [[nodiscard]] Result<LivingLeases> ReadLivingLeases() const;
+  // Reads the leases that gc must respect. Costs one request for every lease that may be active, however many followers
+  // came and went.
+  [[nodiscard]] Result<ActiveLeases> ReadActiveLeases() const;
   // Leases that can be read, dead ones too, for people; others are passed over, and `damaged` counts them.
   [[nodiscard]] Result<std::vector<KnownLease>> ReadLeases(std::uint64_t* damaged) const;
   [[nodiscard]] Status PutLease(const Lease& lease) const;
@@ -114,7 +115,9 @@ class Run {
 // Whether a record names that anchor with another hash: its anchor.json is not the one that the record's writer saw.
 [[nodiscard]] bool Contradicts(const Record& record, const KnownAnchor& anchor);
 
-// That `next` was made from `before`: the one after it, with its hash as the parent. kCorrupt otherwise.
+// Checks that `next` is the version after `before` and was made from it; kCorrupt otherwise. Compares the parent's hash
+// and the sum of `delta_bytes`. A version with a delta must have the chain of `before`, one with an empty delta also its
+// state and layout.
 Status CheckFollows(const KnownRecord& before, const KnownRecord& next);
 
 }  // namespace weightwire

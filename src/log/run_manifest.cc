@@ -24,7 +24,7 @@ std::string ToJson(const RunManifest& manifest) {
 }
 
 Result<RunManifest> ParseRunManifest(std::string_view json) {
-  WW_TRY(const JsonValue fields, ParseFields(json, kMaxWireBytes, kRunFormat));
+  WW_TRY(const JsonValue fields, ParseFields(json, kMaxRunManifestBytes, kRunFormat));
   WW_TRY(const std::uint64_t version, fields.SmallNumber("format_version"));
   if (version != kFormatVersion) {
     return Error(

@@ -40,7 +40,7 @@ TEST(Fields, MustBeOneObjectOfTheFormat) {
   ExpectError(Parse(R"({"format":"test")"), ErrorCode::kCorrupt);
 }
 
-TEST(Fields, AKeyTwiceIsRefused) {
+TEST(Fields, RefusesDuplicateKeys) {
   ExpectError(Parse(R"({"format":"test","a":1,"a":1})"), ErrorCode::kCorrupt, "\"a\" twice");
   ExpectError(Parse(R"({"format":"test","format":"test"})"), ErrorCode::kCorrupt, "twice");
   ExpectError(Parse(R"({"format":"test","a":{"b":1,"\u0062":2}})"), ErrorCode::kCorrupt, "\"b\" twice");
@@ -59,7 +59,7 @@ TEST(Fields, Limits) {
   ExpectError(three.List("a", 2), ErrorCode::kLimit);
 }
 
-TEST(Fields, ManySmallValuesAreALimitToo) {
+TEST(Fields, LimitsTheNumberOfValues) {
   std::string text = R"({"format":"test","a":[)";
   for (std::uint64_t i = 0; i < kMaxJsonValues; ++i) text += "0,";
   text += "0]}";
@@ -80,7 +80,7 @@ TEST(Fields, NumbersAreDecimalStringsOnly) {
   EXPECT_EQ(With(R"("n":"5")").NumberOrNull("n").value(), 5U);
 }
 
-TEST(Fields, SmallNumbersArePlain) {
+TEST(Fields, SmallNumbersArePlainJsonNumbers) {
   EXPECT_EQ(With(R"("n":60)").SmallNumber("n").value(), 60U);
   for (const char* bad : {R"("60")", "-1", "1.0", "18446744073709551616", "null", "false"}) {
     ExpectError(With(std::string("\"n\":") + bad).SmallNumber("n"), ErrorCode::kCorrupt, "\"n\"");
@@ -127,7 +127,7 @@ TEST(Fields, HashesAndIdsHaveOneSpelling) {
   ExpectError(With("\"k\":\"" + hash.substr(31) + "\"").AnId("k"), ErrorCode::kCorrupt);
 }
 
-TEST(Fields, TimesHaveOneForm) {
+TEST(Fields, AcceptsOneFormOfTimes) {
   EXPECT_EQ(TimeText(0), "1970-01-01T00:00:00Z");
   EXPECT_EQ(TimeText(1'794'729'600), "2026-11-15T08:00:00Z");
   EXPECT_EQ(TimeText(951'827'696), "2000-02-29T12:34:56Z");
@@ -151,7 +151,7 @@ TEST(FieldsWriter, WritesInOrderWithoutWhiteSpace) {
                              R"("l":[{"n":"18446744073709551615"},{}],"x":["a","b\u000a"],"e":[],"g":[]})");
 }
 
-RC_GTEST_PROP(FieldsProperty, WhatIsWrittenIsRead, (std::uint64_t number, bool flag, const std::string& raw)) {
+RC_GTEST_PROP(FieldsProperty, ReadsBackWhatItWrites, (std::uint64_t number, bool flag, const std::string& raw)) {
   std::string text = raw;
   for (char& c : text) c = static_cast<char>(static_cast<unsigned char>(c) & 0x7f);
   FieldsWriter writer;

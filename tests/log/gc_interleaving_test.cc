@@ -47,7 +47,7 @@ class FakeFollower {
   void ReadMarks();
   void Fetch();
   void GiveUp();
-  [[nodiscard]] bool LeaseIsAlive() const;
+  [[nodiscard]] bool LeaseIsActive() const;
 
   World* const world_;
   const Id id_;
@@ -223,12 +223,12 @@ class World {
   std::uint64_t removed_ = 0;
 };
 
-bool FakeFollower::LeaseIsAlive() const {
+bool FakeFollower::LeaseIsActive() const {
   return lease_put_.has_value() && world_->clock.Wall() - *lease_put_ <= seconds(lease_.seconds);
 }
 
 std::optional<std::string> FakeFollower::Missing() const {
-  if (!LeaseIsAlive()) return std::nullopt;
+  if (!LeaseIsActive()) return std::nullopt;
   for (const std::string& key : promised_) {
     if (!world_->memory.Stat(key).ok()) return key;
   }
@@ -298,7 +298,7 @@ void FakeFollower::PutLease() {
 void FakeFollower::ReadMarks() {
   const auto marks = world_->history.run().ReadMarks();
   if (!Succeeds(marks)) return;
-  if (!world_->faults.marks_before_lease && !LeaseIsAlive()) return GiveUp();
+  if (!world_->faults.marks_before_lease && !LeaseIsActive()) return GiveUp();
   phase_ = world_->faults.marks_before_lease ? Phase::kLease : Phase::kFetch;
   for (const std::string& key : needs_) {
     const bool marked =
@@ -317,7 +317,7 @@ void FakeFollower::GiveUp() {
 }
 
 void FakeFollower::Fetch() {
-  if (needs_.empty() || !LeaseIsAlive()) return GiveUp();
+  if (needs_.empty() || !LeaseIsActive()) return GiveUp();
   if (world_->random.Below(3) == 0) {  // renewed in time, for what is still needed
     if (!needs_.front().starts_with(kAnchorsPrefix)) {
       lease_.needs_anchor = std::nullopt;
@@ -345,7 +345,7 @@ std::optional<std::string> ComplaintOf(std::uint64_t seed, const Faults& faults)
   return world.complaint();
 }
 
-TEST(GcInterleaving, NothingThatALeaseNeedsIsEverMissing) {
+TEST(GcInterleaving, NeverDeletesWhatALeaseNeeds) {
   std::uint64_t promises = 0;
   std::uint64_t removed = 0;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {

@@ -97,7 +97,7 @@ class GcTest : public ::testing::Test {
   GcOptions options_;
 };
 
-TEST_F(GcTest, KeepsTheNewestAnchorsAndWhatLeadsFromThem) {
+TEST_F(GcTest, KeepsTheNewestAnchorsAndTheDeltasAfterThem) {
   Fill();
   const std::set<std::string> before = Keys();
   const GcProgress progress = Collect();
@@ -117,7 +117,7 @@ TEST_F(GcTest, KeepsTheNewestAnchorsAndWhatLeadsFromThem) {
   EXPECT_EQ(Collect().deletable, GcAmount());
 }
 
-TEST_F(GcTest, SaysWhatWillGoAndWaitsBeforeItDoes) {
+TEST_F(GcTest, MarksWhatItWillDeleteAndWaitsForTheGraceTime) {
   Fill();
   const std::set<std::string> before = Keys();
   Collector collector(history_.run(), options_, random_);
@@ -138,7 +138,7 @@ TEST_F(GcTest, SaysWhatWillGoAndWaitsBeforeItDoes) {
   for (const std::string& key : Keys()) EXPECT_FALSE(marks[0].Names(key)) << key;
 }
 
-TEST_F(GcTest, ADryRunOnlyLooks) {
+TEST_F(GcTest, DryRunWritesNothing) {
   Fill();
   options_.dry_run = true;
   store_.before = [](Request request, std::string_view key) -> Status {
@@ -152,14 +152,14 @@ TEST_F(GcTest, ADryRunOnlyLooks) {
   EXPECT_EQ(collector.progress().deletable, (GcAmount{26, 2 * 100 + lists + 20 * 10}));
 }
 
-TEST_F(GcTest, AnEmptyRunHasNothing) {
+TEST_F(GcTest, DeletesNothingInAnEmptyRun) {
   EXPECT_EQ(Collect().deletable, GcAmount());
   history_.AddWithAnchor();
   clock_.Advance(hours(48));
   EXPECT_EQ(Collect().deletable, GcAmount());
 }
 
-TEST_F(GcTest, WhatIsYoungStays) {
+TEST_F(GcTest, KeepsObjectsBelowTheMinimumAge) {
   Fill();
   options_.policy.minimum_age = hours(72);
   EXPECT_EQ(Collect().deletable, GcAmount());
@@ -167,24 +167,24 @@ TEST_F(GcTest, WhatIsYoungStays) {
   EXPECT_NE(Collect().removed, GcAmount());
 }
 
-TEST_F(GcTest, LivingLeasesKeepWhatTheyNeed) {
+TEST_F(GcTest, KeepsWhatActiveLeasesNeed) {
   Fill();
   options_.grace = std::chrono::seconds(0);
   PutLease(15, anchors_[0].manifest.name);
   GcProgress progress = Collect();
-  EXPECT_EQ(progress.living_leases, 1U);
+  EXPECT_EQ(progress.active_leases, 1U);
   EXPECT_EQ(progress.kept_by_leases.objects, 5U + 3);
   EXPECT_TRUE(HasAnchor(anchors_[0]));
   for (Version version = 1; version <= 35; ++version) EXPECT_EQ(HasDelta(version), version > 15) << version;
   // A dead one keeps nothing.
   clock_.Advance(hours(2));
   progress = Collect();
-  EXPECT_EQ(progress.living_leases, 0U);
+  EXPECT_EQ(progress.active_leases, 0U);
   EXPECT_FALSE(HasAnchor(anchors_[0]));
   EXPECT_FALSE(HasDelta(16));
 }
 
-TEST_F(GcTest, ALeaseThatComesDuringTheGraceTimeCounts) {
+TEST_F(GcTest, RespectsLeasesWrittenDuringTheGraceTime) {
   Fill();
   Collector collector(history_.run(), options_, random_);
   ASSERT_EQ(StepOn(collector).what, GcStep::What::kWaits);
@@ -206,12 +206,12 @@ TEST_F(GcTest, ThePlantedBugIsThatBug) {
   EXPECT_FALSE(HasAnchor(history_.anchors()[0]));
 }
 
-TEST_F(GcTest, ADamagedLeaseKeepsEverythingWhileItMayBeAlive) {
+TEST_F(GcTest, UnreadableLeaseBlocksGcWhileItMayBeActive) {
   Fill();
   history_.Put(LeaseKey(NewId(random_)), "damaged");
   GcProgress progress = Collect();
   EXPECT_EQ(progress.damaged_leases, 1U);
-  EXPECT_NE(progress.held_back, "");
+  EXPECT_NE(progress.blocked, "");
   EXPECT_EQ(progress.removed, GcAmount());
   clock_.Advance(std::chrono::seconds(kMaxLeaseSeconds + 10));
   // And one that comes during the grace time.
@@ -220,12 +220,12 @@ TEST_F(GcTest, ADamagedLeaseKeepsEverythingWhileItMayBeAlive) {
   history_.Put(LeaseKey(NewId(random_)), "damaged");
   Finish(collector);
   EXPECT_EQ(collector.progress().damaged_leases, 1U);
-  EXPECT_NE(collector.progress().held_back, "");  // somebody reads why
+  EXPECT_NE(collector.progress().blocked, "");
   EXPECT_EQ(collector.progress().removed, GcAmount());
   EXPECT_TRUE(Keys(kMarksPrefix).empty());
 }
 
-TEST_F(GcTest, PartsThatNoRecordNamesGo) {
+TEST_F(GcTest, DeletesOldPartsThatNoRecordNames) {
   Fill();
   const std::string stray = PartKey(24, 25, Sha256Of("stray"));
   const std::string to_come = PartKey(35, 36, Sha256Of("to come"));
@@ -242,7 +242,7 @@ TEST_F(GcTest, PartsThatNoRecordNamesGo) {
   for (Version version = 21; version <= 35; ++version) EXPECT_TRUE(HasDelta(version)) << version;
 }
 
-TEST_F(GcTest, ARecordThatCannotBeReadKeepsItsFolder) {
+TEST_F(GcTest, KeepsThePartsOfAnUnreadableRecord) {
   Fill();
   const std::string stray = PartKey(24, 25, Sha256Of("stray"));
   history_.Put(stray, "x");
@@ -253,7 +253,7 @@ TEST_F(GcTest, ARecordThatCannotBeReadKeepsItsFolder) {
   EXPECT_FALSE(HasDelta(20));
 }
 
-TEST_F(GcTest, AnchorsWithoutTheirListGo) {
+TEST_F(GcTest, DeletesOldAnchorsWithoutManifest) {
   Fill();
   const std::string folder = AnchorFolder({35, NewId(random_)});
   const std::string to_come = AnchorFolder({36, NewId(random_)});
@@ -270,7 +270,7 @@ TEST_F(GcTest, AnchorsWithoutTheirListGo) {
   EXPECT_EQ(Keys(to_come).size(), 2U);
 }
 
-TEST_F(GcTest, AnAnchorCompletedDuringTheGraceTimeStays) {
+TEST_F(GcTest, KeepsAnAnchorCompletedDuringTheGraceTime) {
   Fill();
   const KnownAnchor anchor = history_.AddAnchor(35);
   const std::string json = ToJson(anchor.manifest);
@@ -284,7 +284,7 @@ TEST_F(GcTest, AnAnchorCompletedDuringTheGraceTimeStays) {
   EXPECT_TRUE(HasAnchor(anchor));
 }
 
-TEST_F(GcTest, AnchorsThatAreNotWholeDoNotCount) {
+TEST_F(GcTest, DoesNotCountAnchorsWithMissingOrShortFiles) {
   Fill();
   // The newest lacks a file, the one before has a short one: the next two stay.
   ASSERT_TRUE(Succeeds(memory_.Remove(AnchorFolder(anchors_[2].manifest.name) + "config.json")));
@@ -297,7 +297,7 @@ TEST_F(GcTest, AnchorsThatAreNotWholeDoNotCount) {
   for (Version version = 1; version <= 35; ++version) EXPECT_TRUE(HasDelta(version));
 }
 
-TEST_F(GcTest, ADamagedListDoesNotCountEither) {
+TEST_F(GcTest, DoesNotCountAnchorsWithADamagedManifest) {
   Fill();
   history_.Put(ManifestKey(anchors_[2].manifest.name), "damaged");
   clock_.Advance(hours(48));
@@ -307,7 +307,7 @@ TEST_F(GcTest, ADamagedListDoesNotCountEither) {
   EXPECT_FALSE(HasDelta(10));
 }
 
-TEST_F(GcTest, TheAnchorOfARebaseThatLostGoes) {
+TEST_F(GcTest, DeletesTheAnchorOfARebaseThatLostTheRace) {
   Fill();
   KnownAnchor lost = history_.AddAnchor(33);
   lost.manifest.state = Sha256Of("another state");
@@ -319,7 +319,7 @@ TEST_F(GcTest, TheAnchorOfARebaseThatLostGoes) {
   EXPECT_TRUE(HasAnchor(anchors_[2]));
 }
 
-TEST_F(GcTest, VersionsToKeepStayReachableOverARebase) {
+TEST_F(GcTest, KeepsWantedVersionsReachableAcrossARebase) {
   Fill();
   history_.AddWithAnchor();  // 36, a rebase
   for (int i = 0; i < 4; ++i) history_.Add();
@@ -335,7 +335,7 @@ TEST_F(GcTest, VersionsToKeepStayReachableOverARebase) {
   EXPECT_TRUE(HasDelta(21));
 }
 
-TEST_F(GcTest, GoesOnAfterAnErrorAnywhere) {
+TEST_F(GcTest, ContinuesAfterAnErrorInAnyRequest) {
   Fill();
   const std::set<std::string> before = Keys();
   store_.before = [&](Request, std::string_view) -> Status {
@@ -361,7 +361,7 @@ TEST_F(GcTest, GoesOnAfterAnErrorAnywhere) {
 }
 
 // A process that ends after any number of steps, and another that does the rest.
-TEST_F(GcTest, AnotherDoesTheRest) {
+TEST_F(GcTest, AnotherCollectorFinishesAfterACrashAtAnyStep) {
   Fill();
   const std::set<std::string> full = Keys();
   std::map<std::string, std::vector<std::uint8_t>> bytes;
@@ -397,7 +397,7 @@ TEST_F(GcTest, AnotherDoesTheRest) {
   EXPECT_EQ(expected.size(), full.size() - 26);
 }
 
-TEST_F(GcTest, WhatWasSaidLongAgoIsNotWaitedForAgain) {
+TEST_F(GcTest, SkipsTheGraceTimeForKeysInAnOldMark) {
   Fill();
   {
     Collector crashed(history_.run(), options_, random_);
@@ -411,7 +411,7 @@ TEST_F(GcTest, WhatWasSaidLongAgoIsNotWaitedForAgain) {
   EXPECT_TRUE(Keys(kMarksPrefix).empty());
 }
 
-TEST_F(GcTest, AnothersMarkStaysAsLongAsItNamesSomething) {
+TEST_F(GcTest, KeepsAnothersMarkWhileItsKeysExist) {
   Fill();
   {
     Collector crashed(history_.run(), options_, random_);
@@ -430,7 +430,7 @@ TEST_F(GcTest, AnothersMarkStaysAsLongAsItNamesSomething) {
   EXPECT_TRUE(Keys(kMarksPrefix).empty());
 }
 
-TEST_F(GcTest, AYoungMarkOfAnotherIsLeftAlone) {
+TEST_F(GcTest, KeepsAnothersYoungMark) {
   Fill();
   Collector first(history_.run(), options_, random_);
   ASSERT_EQ(StepOn(first).what, GcStep::What::kWaits);
@@ -444,7 +444,7 @@ TEST_F(GcTest, AYoungMarkOfAnotherIsLeftAlone) {
   EXPECT_EQ(first.progress().removed, GcAmount());
 }
 
-TEST_F(GcTest, StopsWhenItsMarkIsTakenAway) {
+TEST_F(GcTest, StopsWhenItsMarkIsDeleted) {
   Fill();
   const std::set<std::string> before = Keys();
   Collector collector(history_.run(), options_, random_);
@@ -454,7 +454,7 @@ TEST_F(GcTest, StopsWhenItsMarkIsTakenAway) {
   EXPECT_EQ(Keys(), before);
 }
 
-TEST_F(GcTest, AMarkCanBeTakenBackUntilSomethingIsRemoved) {
+TEST_F(GcTest, WithdrawSucceedsUntilTheFirstDeletion) {
   Fill();
   const std::set<std::string> before = Keys();
   for (int steps = 0;; ++steps) {
@@ -477,7 +477,7 @@ TEST_F(GcTest, AMarkCanBeTakenBackUntilSomethingIsRemoved) {
   EXPECT_EQ(Collect().removed.objects, 2U * 3 + 20);
 }
 
-TEST_F(GcTest, WithoutAnAnchorNothingGoes) {
+TEST_F(GcTest, DeletesNothingWithoutAWholeAnchor) {
   Fill();
   for (const std::string& key : Keys(kAnchorsPrefix)) ASSERT_TRUE(Succeeds(memory_.Remove(key)));
   Collector collector(history_.run(), options_, random_);
@@ -487,7 +487,7 @@ TEST_F(GcTest, WithoutAnAnchorNothingGoes) {
   EXPECT_TRUE(HasDelta(1));
 }
 
-TEST_F(GcTest, ManyObjectsTakeManyPages) {
+TEST_F(GcTest, ListsManyPages) {
   history_.AddWithAnchor();
   for (int i = 0; i < 700; ++i) history_.Add({1, 1, 1});
   std::vector<KnownAnchor> anchors;
@@ -500,7 +500,7 @@ TEST_F(GcTest, ManyObjectsTakeManyPages) {
   EXPECT_EQ(Keys(kAnchorsPrefix).size(), 6U);
 }
 
-TEST_F(GcTest, TheListOfAnAnchorGoesFirst) {
+TEST_F(GcTest, DeletesTheManifestOfAnAnchorFirst) {
   Fill();
   std::map<AnchorName, bool> list_gone;
   store_.before = [&](Request request, std::string_view key) -> Status {
@@ -515,7 +515,7 @@ TEST_F(GcTest, TheListOfAnAnchorGoesFirst) {
 }
 
 // Leases of followers that never came back, and probes of writers that died; by the store's time alone.
-TEST_F(GcTest, WhatOthersLeftBehindGoesOnceItIsOldEnough) {
+TEST_F(GcTest, DeletesExpiredLeasesAndProbesOnceTheyAreOldEnough) {
   Fill();
   options_.policy.minimum_age = hours(6);
   const Id gone = NewId(random_);
@@ -530,7 +530,7 @@ TEST_F(GcTest, WhatOthersLeftBehindGoesOnceItIsOldEnough) {
   history_.Put("leases/damaged", "not a lease");
   history_.Put("probe/old", "1");
   clock_.Advance(hours(24) + hours(6));
-  EXPECT_EQ(Collect().tidied.objects, 0U) << "within the slack of clocks";
+  EXPECT_EQ(Collect().expired.objects, 0U) << "within the slack of clocks";
   EXPECT_EQ(Keys(kLeasesPrefix).size(), 3U);
   clock_.Advance(std::chrono::seconds(3));
   history_.Put("probe/young", "1");
@@ -543,14 +543,14 @@ TEST_F(GcTest, WhatOthersLeftBehindGoesOnceItIsOldEnough) {
     return Ok();
   };
   options_.dry_run = true;
-  EXPECT_EQ(Collect().tidied.objects, 0U);
+  EXPECT_EQ(Collect().expired.objects, 0U);
   options_.dry_run = false;
-  EXPECT_EQ(Collect().tidied.objects, 3U);
+  EXPECT_EQ(Collect().expired.objects, 3U);
   EXPECT_EQ(Keys(kLeasesPrefix), std::set<std::string>{LeaseKey(back)});
   EXPECT_EQ(Keys("probe/"), std::set<std::string>{"probe/young"});
 }
 
-TEST_F(GcTest, NeedsToKnowHowToWrite) {
+TEST_F(GcTest, RefusesARunWithUnknownWriteFeatures) {
   Fill();
   RunManifest manifest = history_.run().manifest();
   manifest.write = {"two-hands"};
@@ -563,7 +563,7 @@ TEST_F(GcTest, NeedsToKnowHowToWrite) {
   EXPECT_EQ(StepOn(looking).what, GcStep::What::kDone);
 }
 
-TEST_F(GcTest, WithSeveralThreadsTheSameGoesAndAnchorsAreWholeOrGone) {
+TEST_F(GcTest, SeveralThreadsDeleteTheSameAndManifestsFirst) {
   Fill();
   const std::size_t before = Keys().size();
   options_.remove_threads = 4;

@@ -8,14 +8,14 @@
 namespace weightwire {
 namespace {
 
-TEST(Id, IsWrittenInLowerCaseHex) {
+TEST(Id, WritesLowerCaseHex) {
   Id id;
   id.bytes = {0x00, 0x01, 0x0f, 0x10, 0xab, 0xcd, 0xef, 0xff, 1, 2, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(ToHex(id), "00010f10abcdefff0102030405060708");
   EXPECT_EQ(IdFromHex("00010f10abcdefff0102030405060708"), id);
 }
 
-TEST(Id, HasOneSpellingOnly) {
+TEST(Id, AcceptsOneSpellingOnly) {
   EXPECT_EQ(IdFromHex(""), std::nullopt);
   EXPECT_EQ(IdFromHex("00010F10ABCDEFFF0102030405060708"), std::nullopt);
   EXPECT_EQ(IdFromHex("0010f10abcdefff0102030405060708"), std::nullopt);

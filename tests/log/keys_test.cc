@@ -18,7 +18,7 @@ using testing::Succeeds;
 
 constexpr const char* kId = "000102030405060708090a0b0c0d0e0f";
 
-TEST(Keys, AreThoseOfTheSpecification) {
+TEST(Keys, MatchTheSpecification) {
   const Id id = *IdFromHex(kId);
   const Sha256Digest hash = Sha256Of("");
   EXPECT_EQ(RecordKey(42), "versions/00000000000000000042.json");
@@ -34,7 +34,7 @@ TEST(Keys, AreThoseOfTheSpecification) {
   EXPECT_EQ(MarkKey(id), "gc/000102030405060708090a0b0c0d0e0f.json");
 }
 
-RC_GTEST_PROP(KeysProperty, AreKeysInOrderAndReadBack, (std::uint64_t seed)) {
+RC_GTEST_PROP(KeysProperty, AreValidInOrderAndReadBack, (std::uint64_t seed)) {
   SeededRandom random(seed);
   const Version to = 1 + AnyNumber(random, kMaxVersion);
   const Version from = AnyNumber(random, to);
@@ -57,7 +57,7 @@ RC_GTEST_PROP(KeysProperty, AreKeysInOrderAndReadBack, (std::uint64_t seed)) {
   RC_ASSERT(AnchorFolder({from, AnyId(random)}) < AnchorFolder({to, AnyId(random)}));
 }
 
-TEST(Keys, PlacesThatAreNoneOfOurs) {
+TEST(Keys, RefusesKeysOutsideTheSpecification) {
   const std::string folder = "deltas/00000000000000000041-00000000000000000042/";
   EXPECT_TRUE(PlaceOfPart(folder).has_value());
   EXPECT_TRUE(PlaceOfPart(folder + "x").has_value());
@@ -85,7 +85,7 @@ TEST(Keys, PlacesThatAreNoneOfOurs) {
   EXPECT_FALSE(IsManifestKey("anchors/00000000000000000007/000102030405060708090a0b0c0d0e0f/sub/anchor.json"));
 }
 
-TEST(FileNames, ThatMayBecomePaths) {
+TEST(FileNames, AcceptsOnlyNamesThatMayBecomePaths) {
   for (const char* name : {"model.safetensors", "config.json", "model-00001-of-00002.safetensors", "a/b/c.json",
                            "A_-.x", "a/anchor.json", "x..y"}) {
     EXPECT_TRUE(Succeeds(CheckFileName(name))) << name;
@@ -116,7 +116,7 @@ TEST(FileNames, ThatMayBecomePaths) {
   EXPECT_FALSE(CheckFileName(std::string(kMaxKeySegmentBytes + 1, 'a')).ok());
 }
 
-TEST(FileNames, ThatMayBeCode) {
+TEST(FileNames, DetectsFilesThatMayBeCode) {
   for (const char* name :
        {"modeling.py", "MODELING.PY", "a/b.pyc", "pytorch_model.bin", "x.pkl", "x.Pickle", "x.pt", "x.pth", "x.ckpt",
         "lib.so", "lib.so.1", "x.npy", "run.sh", "a.pkl.gz", "a.PY.json", "x.tar.py.zst", "a.egg/b.txt", "x.pypy.py"}) {

@@ -50,13 +50,13 @@ TEST(RunManifest, Refusals) {
   // A later version may look different in everything else.
   ExpectError(ParseRunManifest(R"({"format":"weightwire-run","format_version":9})"), ErrorCode::kUnsupported);
   ExpectError(ParseRunManifest(Replaced(json, "true", "1")), ErrorCode::kCorrupt);
-  ExpectError(ParseRunManifest(json + std::string(kMaxWireBytes, ' ')), ErrorCode::kLimit);
+  ExpectError(ParseRunManifest(json + std::string(kMaxRunManifestBytes, ' ')), ErrorCode::kLimit);
   std::string many;
   for (std::uint64_t i = 0; i < kMaxFeatures; ++i) many += R"("f",)";
   ExpectError(ParseRunManifest(Replaced(json, R"(["r"])", "[" + many + R"("f"])")), ErrorCode::kLimit);
 }
 
-TEST(RunManifest, FeaturesThatAreNotKnownAreNamed) {
+TEST(RunManifest, NamesUnknownFeatures) {
   EXPECT_TRUE(Succeeds(CheckFeatures({}, "read it")));
   ExpectError(CheckFeatures({"teleport"}, "read it"), ErrorCode::kUnsupported, "\"teleport\"");
 }
@@ -133,7 +133,7 @@ TEST(Records, Golden) {
   EXPECT_EQ(TheFirst().OwnDeltaBytes(), 0U);
 }
 
-TEST(Records, GoodOnesAtTheEdges) {
+TEST(Records, AcceptsRecordsAtTheLimits) {
   EXPECT_TRUE(Succeeds(ParseRecord(ToJson(ARebase()))));
   Record record = ARecord();
   record.anchor = std::nullopt;
@@ -148,7 +148,7 @@ TEST(Records, GoodOnesAtTheEdges) {
   EXPECT_EQ(ParseRecord(ToJson(record)).value(), record);
 }
 
-TEST(Records, EveryRuleOfTheWholeBrokenOnce) {
+TEST(Records, RefusesRecordsThatBreakAnyRule) {
   const auto refused = [](Record record, const auto& change, std::string_view why) {
     SCOPED_TRACE(why);
     change(record);
@@ -186,7 +186,7 @@ TEST(Records, EveryRuleOfTheWholeBrokenOnce) {
       ARecord(), [](Record& r) { r.time = "\x1b[31mnow"; }, "\"time\"");
 }
 
-TEST(Records, PartsLieWhereTheyBelong) {
+TEST(Records, RefusesPartsUnderAnotherVersionsKey) {
   const auto refused = [](const auto& change, ErrorCode code) {
     Record record = ARecord();
     change(record.delta->front());
@@ -200,7 +200,7 @@ TEST(Records, PartsLieWhereTheyBelong) {
   refused([](PartRef& part) { part.size_bytes = kMaxPartBytes + 1; }, ErrorCode::kLimit);
 }
 
-TEST(Records, AsManyPartsAsAllowedFit) {
+TEST(Records, TheLimitOfPartsFitsIntoARecord) {
   Record record = ARecord();
   record.delta->assign(kMaxParts, {PartKey(41, 42, HashOf('4')), kMaxPartBytes, HashOf('4')});
   record.delta_bytes = kMaxParts * kMaxPartBytes;
@@ -210,7 +210,7 @@ TEST(Records, AsManyPartsAsAllowedFit) {
   ExpectError(ParseRecord(Replaced(json, R"("parts":[)", R"("parts":[1,)")), ErrorCode::kLimit, "\"parts\"");
 }
 
-TEST(Records, WhatNeedsMoreThanWeKnowIsRefusedFirst) {
+TEST(Records, ReportsUnknownFeaturesBeforeOtherErrors) {
   Record record = ARecord();
   record.read = {"teleport"};
   ExpectError(ParseRecord(ToJson(record)), ErrorCode::kUnsupported, "\"teleport\"");
@@ -232,7 +232,7 @@ void EveryKeyIsNeeded(std::string_view json, const std::vector<std::string>& key
   EXPECT_TRUE(Succeeds(parse(Replaced(std::string(json), "{", R"({"novel":{"a":[1.5,null]},)"))));
 }
 
-TEST(Records, EveryKeyIsNeeded) {
+TEST(Records, RefusesRecordsWithAMissingKey) {
   EveryKeyIsNeeded(kRecordJson, {"format",  "run",         "version", "parent", "step", "time",  "writer",
                                  "layout",  "state",       "delta",   "parts",  "key",  "size",  "hash",
                                  "changed", "delta_bytes", "chain",   "anchor", "id",   "bytes", "read"},
@@ -363,7 +363,7 @@ TEST(Anchors, Pieces) {
                    {"file", "at", "bytes", "rows", "stride"}, ParseAnchorManifest);
 }
 
-TEST(Anchors, PlacesOutsideAFileAreRefused) {
+TEST(Anchors, RefusesPlacesOutsideAFile) {
   const auto refused = [](const auto& change, std::string_view why) {
     SCOPED_TRACE(why);
     AnchorManifest manifest = AManifestOfPieces();
@@ -446,7 +446,7 @@ TEST(Leases, Golden) {
   EXPECT_EQ(ParseLease(ToJson(lease)).value(), lease);
 }
 
-TEST(Leases, NamesAreSafeToShow) {
+TEST(Leases, RefusesNamesWithControlCharacters) {
   const auto named = [](std::string name) {
     Lease lease = ALease();
     lease.name = std::move(name);
@@ -477,13 +477,13 @@ TEST(Leases, Refusals) {
   ExpectError(ParseLease(json + std::string(kMaxLeaseBytes, ' ')), ErrorCode::kLimit);
 }
 
-TEST(Leases, LiveAsLongAsTheySay) {
+TEST(Leases, AreActiveForTheirSeconds) {
   const Lease lease = ALease();
   const WallTime start(std::chrono::hours(1000));
-  EXPECT_TRUE(IsAlive(lease, start, start));
-  EXPECT_TRUE(IsAlive(lease, start, start - std::chrono::hours(1)));  // a clock that was set back
-  EXPECT_TRUE(IsAlive(lease, start, start + std::chrono::seconds(600)));
-  EXPECT_FALSE(IsAlive(lease, start, start + std::chrono::seconds(600) + kStoreClockSlack + std::chrono::seconds(1)));
+  EXPECT_TRUE(IsActive(lease, start, start));
+  EXPECT_TRUE(IsActive(lease, start, start - std::chrono::hours(1)));  // a clock that was set back
+  EXPECT_TRUE(IsActive(lease, start, start + std::chrono::seconds(600)));
+  EXPECT_FALSE(IsActive(lease, start, start + std::chrono::seconds(600) + kStoreClockSlack + std::chrono::seconds(1)));
 }
 
 RC_GTEST_PROP(LeaseProperty, ReadsBack, (std::uint64_t seed)) {
@@ -522,7 +522,7 @@ TEST(Marks, Golden) {
   EveryKeyIsNeeded(json, {"format", "run", "id", "keys"}, ParseMark);
 }
 
-TEST(Marks, NameWhatIsBelowAFolder) {
+TEST(Marks, NameEverythingBelowAFolder) {
   Mark mark;
   mark.keys = {kFolder, kAnchorPlace, PartKey(42, 43, HashOf('4'))};
   EXPECT_TRUE(mark.Names(PartKey(41, 42, HashOf('4'))));
@@ -536,7 +536,7 @@ TEST(Marks, NameWhatIsBelowAFolder) {
   EXPECT_FALSE(Mark().Names(kFolder));
 }
 
-TEST(Marks, NameNothingThatMustStay) {
+TEST(Marks, RefuseKeysThatMustStay) {
   const auto marked = [](const std::string& key) {
     Mark mark;
     mark.keys = {key};

@@ -87,7 +87,7 @@ void CheckWay(const History& history, const Scene& scene, const FetchPlan& way) 
   RC_ASSERT(bytes == way.bytes);
 }
 
-RC_GTEST_PROP(PlanProperty, CheapestWayIsTheCheapest, (std::uint64_t seed)) {
+RC_GTEST_PROP(PlanProperty, FindsTheCheapestPlan, (std::uint64_t seed)) {
   ManualClock clock;
   MemoryStore store(&clock);
   History history(store, seed);
@@ -101,7 +101,7 @@ RC_GTEST_PROP(PlanProperty, CheapestWayIsTheCheapest, (std::uint64_t seed)) {
 }
 
 // In the store it may stop looking early, but only with a way that costs no more than the newest anchor known.
-RC_GTEST_PROP(PlanProperty, AWayIsFoundWhereThereIsOne, (std::uint64_t seed)) {
+RC_GTEST_PROP(PlanProperty, FindsAPlanIfThereIsOne, (std::uint64_t seed)) {
   ManualClock clock;
   MemoryStore store(&clock);
   History history(store, seed);
@@ -133,7 +133,7 @@ class PlanTest : public ::testing::Test {
   History history_{store_, 1};
 };
 
-TEST_F(PlanTest, ACheapWayAsksTheStoreForNothing) {
+TEST_F(PlanTest, CheapDeltasNeedNoRequest) {
   store_.Forget();
   const auto way = PlanFetch(history_.run(), history_.newest(), Held(15), {});
   ASSERT_TRUE(Succeeds(way));
@@ -150,14 +150,14 @@ TEST_F(PlanTest, ALateJoinerLoadsTheNewestAnchor) {
   EXPECT_EQ(way.value().bytes, 500U);
 }
 
-TEST_F(PlanTest, NobodyGoesBack) {
+TEST_F(PlanTest, NeverPlansToAnOlderVersion) {
   EXPECT_FALSE(CheapestPlan(history_.at(5), Held(6), {}, {}).has_value());
   const auto way = CheapestPlan(history_.at(5), Held(5), {}, {});
   ASSERT_TRUE(way.has_value());
   EXPECT_EQ(way->bytes, 0U);
 }
 
-TEST_F(PlanTest, DamagedAnchorsAreLookedPast) {
+TEST_F(PlanTest, SkipsDamagedAnchors) {
   // More of them than are weighed.
   for (int i = 0; i < 12; ++i) {
     const KnownAnchor anchor = history_.AddAnchor(19);
@@ -168,7 +168,7 @@ TEST_F(PlanTest, DamagedAnchorsAreLookedPast) {
   EXPECT_EQ(way.value().from, 0U);
 }
 
-TEST_F(PlanTest, AStoreThatFailsIsNotAnAnchorThatIsGone) {
+TEST_F(PlanTest, PassesOnStoreErrors) {
   store_.before = [](Request request, std::string_view) -> Status {
     if (request == Request::kGet) return Error(ErrorCode::kUnavailable, "not now");
     return Ok();
@@ -176,13 +176,13 @@ TEST_F(PlanTest, AStoreThatFailsIsNotAnAnchorThatIsGone) {
   ExpectError(PlanFetch(history_.run(), history_.newest(), std::nullopt, {}), ErrorCode::kUnavailable);
 }
 
-TEST_F(PlanTest, NoWaySaysWhatToDo) {
+TEST_F(PlanTest, ErrorWithoutAPlanSaysWhatToDo) {
   Avoid avoid;
   avoid.deltas = {10};
   ExpectError(PlanFetch(history_.run(), history_.newest(), Held(3), avoid), ErrorCode::kNotFound, "weightwire anchor");
 }
 
-TEST_F(PlanTest, LyingSizesDoNotWrapAround) {
+TEST_F(PlanTest, HugeSizesDoNotOverflow) {
   KnownAnchor liar = history_.AddAnchor(10);
   liar.manifest.files[0].size_bytes = ~std::uint64_t{0} - liar.manifest.files[1].size_bytes;
   const auto way = CheapestPlan(history_.newest(), std::nullopt, std::vector{history_.anchors()[0], liar}, {});

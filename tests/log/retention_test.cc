@@ -43,7 +43,7 @@ RetentionPolicy Keep(std::uint64_t anchors, std::uint64_t versions = 0) {
   return policy;
 }
 
-TEST(Retention, APolicyKeepsAtLeastTwoAnchors) {
+TEST(Retention, RefusesPoliciesBelowTwoAnchors) {
   EXPECT_TRUE(Succeeds(CheckPolicy(RetentionPolicy())));
   EXPECT_TRUE(Succeeds(CheckPolicy(Keep(2))));
   ExpectError(CheckPolicy(Keep(1)), ErrorCode::kInvalidArgument, "at least 2");
@@ -52,20 +52,20 @@ TEST(Retention, APolicyKeepsAtLeastTwoAnchors) {
   ExpectError(CheckPolicy(policy), ErrorCode::kInvalidArgument);
 }
 
-TEST(Retention, TheNewestAnchorsStayAndWhatLeadsFromThem) {
+TEST(Retention, KeepsTheNewestAnchorsAndTheDeltasAfterThem) {
   const Kept kept = ChooseKept({100, {0}}, Anchors({0, 20, 40, 60, 80}), Keep(3));
   EXPECT_EQ(VersionsOf(kept), (std::set<Version>{40, 60, 80}));
   EXPECT_EQ(kept.deltas_after, 40U);
 }
 
-TEST(Retention, AllAnchorsOfAKeptVersionStay) {
+TEST(Retention, KeepsAllAnchorsOfAKeptVersion) {
   std::vector<SurveyedAnchor> anchors = Anchors({0, 20, 40});
   anchors.push_back(Anchor(40, AnchorCondition::kUnexamined, 7));
   const Kept kept = ChooseKept({100, {0}}, anchors, Keep(2));
   EXPECT_EQ(kept.anchors, (std::set<AnchorName>{{20, IdOf(0)}, {40, IdOf(0)}, {40, IdOf(7)}}));
 }
 
-TEST(Retention, OnlyUsableAnchorsCount) {
+TEST(Retention, CountsUsableAnchorsOnly) {
   std::vector<SurveyedAnchor> anchors = Anchors({0, 20, 40});
   anchors.push_back(Anchor(60, AnchorCondition::kBroken));
   anchors.push_back(Anchor(70, AnchorCondition::kConflict));
@@ -74,7 +74,7 @@ TEST(Retention, OnlyUsableAnchorsCount) {
   EXPECT_EQ(VersionsOf(ChooseKept({100, {0}}, anchors, Keep(2))), (std::set<Version>{20, 40}));
 }
 
-TEST(Retention, AfterARebaseOneOlderAnchorStaysToo) {
+TEST(Retention, KeepsOneOlderAnchorAfterARebase) {
   Kept kept = ChooseKept({90, {80}}, Anchors({0, 20, 40, 80}), Keep(3));
   EXPECT_EQ(VersionsOf(kept), (std::set<Version>{40, 80}));
   EXPECT_EQ(kept.deltas_after, 80U);
@@ -82,15 +82,15 @@ TEST(Retention, AfterARebaseOneOlderAnchorStaysToo) {
   EXPECT_EQ(VersionsOf(kept), (std::set<Version>{80, 85}));
 }
 
-TEST(Retention, NothingGoesIfNothingLeadsToTheNewest) {
+TEST(Retention, DeletesNothingIfNoAnchorLeadsToTheNewest) {
   const auto anchors = Anchors({0, 20, 40});
   const Kept kept = ChooseKept({90, {80}}, anchors, Keep(2));
   EXPECT_EQ(kept.deltas_after, std::nullopt);
-  for (const SurveyedAnchor& anchor : anchors) EXPECT_FALSE(MayGo(anchor, kept, 90, kNow, Keep(2)));
-  EXPECT_FALSE(MayGo(SurveyedDelta{{1, 2}, 1, 1, kNow - hours(1000)}, kept, 90, kNow, Keep(2)));
+  for (const SurveyedAnchor& anchor : anchors) EXPECT_FALSE(IsDeletable(anchor, kept, 90, kNow, Keep(2)));
+  EXPECT_FALSE(IsDeletable(SurveyedDelta{{1, 2}, 1, 1, kNow - hours(1000)}, kept, 90, kNow, Keep(2)));
 }
 
-TEST(Retention, TheNewestVersionsStayReachable) {
+TEST(Retention, KeepsTheNewestVersionsReachable) {
   Kept kept = ChooseKept({100, {0}}, Anchors({0, 20, 40, 60, 80, 100}), Keep(2, 50));  // 51 to 100
   EXPECT_EQ(VersionsOf(kept), (std::set<Version>{40, 80, 100}));
   EXPECT_EQ(kept.deltas_after, 40U);
@@ -101,7 +101,7 @@ TEST(Retention, TheNewestVersionsStayReachable) {
   EXPECT_EQ(kept.deltas_after, 0U);
 }
 
-TEST(Retention, TheNewestVersionsStayReachableOverRebases) {
+TEST(Retention, KeepsTheNewestVersionsReachableAcrossRebases) {
   // Rebases at 50 and 70. The oldest wanted version, 45, is reached from 40.
   Kept kept = ChooseKept({100, {70, 50, 0}}, Anchors({0, 20, 40, 50, 60, 70, 80, 100}), Keep(2, 56));
   EXPECT_EQ(VersionsOf(kept), (std::set<Version>{40, 50, 70, 80, 100}));
@@ -111,20 +111,20 @@ TEST(Retention, TheNewestVersionsStayReachableOverRebases) {
   EXPECT_EQ(VersionsOf(kept), (std::set<Version>{60, 80, 100}));
 }
 
-TEST(Retention, WhatIsYoungStays) {
+TEST(Retention, KeepsWhatIsBelowTheMinimumAge) {
   const auto anchors = Anchors({0, 20, 40, 60});
   const Kept kept = ChooseKept({100, {0}}, anchors, Keep(2));
-  EXPECT_TRUE(MayGo(Anchor(0, AnchorCondition::kWhole, 0, hours(24)), kept, 100, kNow, Keep(2)));
-  EXPECT_FALSE(MayGo(Anchor(0, AnchorCondition::kWhole, 0, hours(23)), kept, 100, kNow, Keep(2)));
-  EXPECT_FALSE(MayGo(Anchor(0, AnchorCondition::kWhole, 0, hours(-5)), kept, 100, kNow, Keep(2)));
-  EXPECT_TRUE(MayGo(SurveyedDelta{{1, 2}, 1, 1, kNow - hours(24)}, kept, 100, kNow, Keep(2)));
-  EXPECT_FALSE(MayGo(SurveyedDelta{{1, 2}, 1, 1, kNow - hours(23)}, kept, 100, kNow, Keep(2)));
+  EXPECT_TRUE(IsDeletable(Anchor(0, AnchorCondition::kWhole, 0, hours(24)), kept, 100, kNow, Keep(2)));
+  EXPECT_FALSE(IsDeletable(Anchor(0, AnchorCondition::kWhole, 0, hours(23)), kept, 100, kNow, Keep(2)));
+  EXPECT_FALSE(IsDeletable(Anchor(0, AnchorCondition::kWhole, 0, hours(-5)), kept, 100, kNow, Keep(2)));
+  EXPECT_TRUE(IsDeletable(SurveyedDelta{{1, 2}, 1, 1, kNow - hours(24)}, kept, 100, kNow, Keep(2)));
+  EXPECT_FALSE(IsDeletable(SurveyedDelta{{1, 2}, 1, 1, kNow - hours(23)}, kept, 100, kNow, Keep(2)));
 }
 
-TEST(Retention, AnchorsThatMayGo) {
+TEST(Retention, AnchorsThatAreDeletable) {
   const Kept kept = ChooseKept({100, {0}}, Anchors({0, 20, 40, 60}), Keep(2));
   const auto deletable = [&](Version version, AnchorCondition condition) {
-    return MayGo(Anchor(version, condition, 9), kept, 100, kNow, Keep(2));
+    return IsDeletable(Anchor(version, condition, 9), kept, 100, kNow, Keep(2));
   };
   EXPECT_TRUE(deletable(20, AnchorCondition::kUnexamined));
   EXPECT_TRUE(deletable(100, AnchorCondition::kIncomplete));
@@ -135,14 +135,14 @@ TEST(Retention, AnchorsThatMayGo) {
                                           AnchorCondition::kConflict, AnchorCondition::kBroken}) {
     EXPECT_FALSE(deletable(101, condition));  // a rebase may be on its way
   }
-  EXPECT_FALSE(MayGo(Anchor(40), kept, 100, kNow, Keep(2)));
-  EXPECT_FALSE(MayGo(Anchor(60), kept, 100, kNow, Keep(2)));
+  EXPECT_FALSE(IsDeletable(Anchor(40), kept, 100, kNow, Keep(2)));
+  EXPECT_FALSE(IsDeletable(Anchor(60), kept, 100, kNow, Keep(2)));
 }
 
-TEST(Retention, DeltasThatMayGo) {
+TEST(Retention, DeltasThatAreDeletable) {
   const Kept kept = ChooseKept({100, {0}}, Anchors({0, 20, 40, 60}), Keep(2));
   const auto deletable = [&](Version from, Version to) {
-    return MayGo(SurveyedDelta{{from, to}, 1, 1, kNow - hours(1000)}, kept, 100, kNow, Keep(2));
+    return IsDeletable(SurveyedDelta{{from, to}, 1, 1, kNow - hours(1000)}, kept, 100, kNow, Keep(2));
   };
   EXPECT_TRUE(deletable(0, 1));
   EXPECT_TRUE(deletable(39, 40));
@@ -155,7 +155,7 @@ TEST(Retention, DeltasThatMayGo) {
   EXPECT_FALSE(deletable(30, 101));
 }
 
-TEST(Retention, WhatALeaseNeeds) {
+TEST(Retention, LeaseNeedsItsAnchorAndLaterDeltas) {
   Lease lease;
   const Removal delta = RemovalOf(SurveyedDelta{{5, 6}, 1, 1, kNow});
   const Removal anchor = RemovalOf(Anchor(6));
@@ -174,7 +174,7 @@ TEST(Retention, WhatALeaseNeeds) {
 }
 
 // Whatever there is: what is kept leads to the newest version, twice if it can, and to every version that is wanted.
-RC_GTEST_PROP(RetentionProperty, WhatIsKeptLeadsWhereItShould, (std::uint64_t seed)) {
+RC_GTEST_PROP(RetentionProperty, WhatIsKeptReachesTheWantedVersions, (std::uint64_t seed)) {
   SeededRandom random(seed);
   // Version by version: the start of its chain, and its anchors.
   std::vector<Version> chain_of;

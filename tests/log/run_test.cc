@@ -22,7 +22,7 @@ class RunTest : public ::testing::Test {
   SeededRandom random_{7};
 };
 
-TEST_F(RunTest, IsMadeOnce) {
+TEST_F(RunTest, CreateMakesARunOnce) {
   ExpectError(Run::Open(store_), ErrorCode::kNotFound, "weightwire init");
   const auto first = Run::Create(store_, false, random_);
   ASSERT_TRUE(Succeeds(first));
@@ -32,7 +32,7 @@ TEST_F(RunTest, IsMadeOnce) {
   EXPECT_EQ(Run::Open(store_).value().manifest(), first.value().manifest());
 }
 
-TEST_F(RunTest, WhoeverLosesTheRaceOpensTheWinners) {
+TEST_F(RunTest, LoserOfACreateRaceOpensTheWinnersRun) {
   std::optional<RunManifest> winner;
   store_.before = [&](Request request, std::string_view) -> Status {
     if (request == Request::kPutIfAbsent && !winner.has_value()) {
@@ -46,7 +46,7 @@ TEST_F(RunTest, WhoeverLosesTheRaceOpensTheWinners) {
   EXPECT_EQ(loser.value().manifest(), *winner);
 }
 
-TEST_F(RunTest, IsNotReplacedWherePutIfAbsentIsNotHonoured) {
+TEST_F(RunTest, CreateReplacesNothingWithoutPutIfAbsent) {
   const RunManifest manifest = Run::Create(store_, true, random_).value().manifest();
   store_.before = [&](Request request, std::string_view key) -> Status {
     if (request == Request::kPutIfAbsent) return memory_.Remove(key);
@@ -55,7 +55,7 @@ TEST_F(RunTest, IsNotReplacedWherePutIfAbsentIsNotHonoured) {
   EXPECT_EQ(Run::Create(store_, true, random_).value().manifest(), manifest);
 }
 
-TEST_F(RunTest, MadeAlthoughTheAnswerWasLost) {
+TEST_F(RunTest, CreateSucceedsAfterALostAnswer) {
   bool lost = false;
   store_.before = [&](Request request, std::string_view key) -> Status {
     if (request != Request::kPutIfAbsent || lost) return Ok();
@@ -72,7 +72,7 @@ TEST_F(RunTest, MadeAlthoughTheAnswerWasLost) {
   EXPECT_EQ(Run::Open(store_).value().manifest(), run.value().manifest());
 }
 
-TEST_F(RunTest, NeedsItsFeaturesKnown) {
+TEST_F(RunTest, RefusesUnknownFeatures) {
   RunManifest manifest;
   manifest.write = {"two-hands"};
   PutText("wire.json", ToJson(manifest));
@@ -87,11 +87,11 @@ TEST_F(RunTest, NeedsItsFeaturesKnown) {
   ExpectError(Run::Create(store_, false, random_), ErrorCode::kUnsupported);
   PutText("wire.json", "damaged");
   ExpectError(Run::Open(store_), ErrorCode::kCorrupt, "wire.json of memory");
-  PutText("wire.json", std::string(kMaxWireBytes + 1, ' '));
+  PutText("wire.json", std::string(kMaxRunManifestBytes + 1, ' '));
   ExpectError(Run::Open(store_), ErrorCode::kLimit);
 }
 
-TEST_F(RunTest, FindsTheNewestFromAnyVersionKnown) {
+TEST_F(RunTest, FindsTheNewestFromAnyKnownVersion) {
   History history(store_, 1);
   EXPECT_EQ(history.run().FindNewest(std::nullopt).value().has_value(), false);
   for (int versions = 1; versions <= 70; ++versions) {
@@ -112,7 +112,7 @@ TEST_F(RunTest, FindsTheNewestFromAnyVersionKnown) {
   }
 }
 
-TEST_F(RunTest, APollCostsOneRequestWhateverTheAge) {
+TEST_F(RunTest, APollCostsOneRequestHoweverLongTheRun) {
   History history(store_, 1);
   history.AddWithAnchor();
   for (const int versions : {1, 10, 2000}) {
@@ -143,13 +143,13 @@ TEST_F(RunTest, FindsTheNewestWhileOthersPublish) {
   }
 }
 
-TEST_F(RunTest, ARecordThatWasKnownAndIsGoneIsDamage) {
+TEST_F(RunTest, AMissingKnownRecordIsDamage) {
   History history(store_, 1);
   history.AddWithAnchor();
   ExpectError(history.run().FindNewest(5), ErrorCode::kCorrupt, "version 5 has been there and is gone");
 }
 
-TEST_F(RunTest, ErrorsOfTheStoreAreNotTakenForTheEnd) {
+TEST_F(RunTest, StoreErrorsAreNotTakenForTheEndOfTheRun) {
   History history(memory_, 1);
   history.AddWithAnchor();
   for (int i = 0; i < 9; ++i) history.Add({});
@@ -164,7 +164,7 @@ TEST_F(RunTest, ErrorsOfTheStoreAreNotTakenForTheEnd) {
   }
 }
 
-TEST_F(RunTest, RecordsAreThoseOfTheRunAndThePlace) {
+TEST_F(RunTest, RefusesRecordsOfAnotherRunOrVersion) {
   History history(store_, 1);
   history.AddWithAnchor();
   history.Add();
@@ -181,7 +181,7 @@ TEST_F(RunTest, RecordsAreThoseOfTheRunAndThePlace) {
   ExpectError(run.ReadRecord(4), ErrorCode::kLimit);
 }
 
-TEST_F(RunTest, FollowsIsCheckedBetweenTwo) {
+TEST_F(RunTest, CheckFollowsComparesParentAndCounters) {
   History history(store_, 1);
   history.AddWithAnchor();
   history.Add({5, 6});
@@ -248,7 +248,7 @@ TEST_F(RunTest, AnchorsAreListedFromAVersionOn) {
   }
 }
 
-TEST_F(RunTest, AnchorsAreThoseOfTheRunAndThePlace) {
+TEST_F(RunTest, RefusesAnchorsOfAnotherRunOrVersion) {
   History history(store_, 1);
   history.AddWithAnchor();
   const KnownAnchor anchor = history.anchors()[0];
@@ -280,42 +280,42 @@ class LeasesTest : public RunTest {
   weightwire::Run run_ = Run::Create(store_, false, random_).value();
 };
 
-TEST_F(LeasesTest, LivingOnesAreReadAndDeadOnesAreNot) {
+TEST_F(LeasesTest, ReadsActiveLeasesAndSkipsExpiredOnes) {
   const Lease old_but_long = Put(kMaxLeaseSeconds);
   const Lease old_and_short = Put(60);
   clock_.Advance(std::chrono::hours(1));
   const Lease young = Put(60);
-  const auto living = run_.ReadLivingLeases();
-  ASSERT_TRUE(Succeeds(living));
+  const auto active = run_.ReadActiveLeases();
+  ASSERT_TRUE(Succeeds(active));
   std::set<Id> seen;
-  for (const KnownLease& known : living.value().leases) seen.insert(known.lease.follower);
+  for (const KnownLease& known : active.value().leases) seen.insert(known.lease.follower);
   EXPECT_EQ(seen, (std::set<Id>{old_but_long.follower, young.follower}));
-  EXPECT_EQ(living.value().store_now, clock_.Wall());
-  EXPECT_TRUE(living.value().damaged.empty());
+  EXPECT_EQ(active.value().store_now, clock_.Wall());
+  EXPECT_TRUE(active.value().damaged.empty());
   EXPECT_EQ(run_.ReadLeases(nullptr).value().size(), 3U);
   ASSERT_TRUE(Succeeds(run_.RemoveLease(young.follower)));
-  EXPECT_EQ(run_.ReadLivingLeases().value().leases.size(), 1U);
+  EXPECT_EQ(run_.ReadActiveLeases().value().leases.size(), 1U);
 }
 
-TEST_F(LeasesTest, DeadOnesCostNoRequest) {
-  for (int i = 0; i < 5000; ++i) Put(kMaxLeaseSeconds);  // more than may be alive
+TEST_F(LeasesTest, ExpiredLeasesCostNoRequest) {
+  for (int i = 0; i < 5000; ++i) Put(kMaxLeaseSeconds);  // more than may be active
   clock_.Advance(std::chrono::seconds(kMaxLeaseSeconds) + std::chrono::minutes(1));
   Put(60);
   store_.Forget();
-  const auto living = run_.ReadLivingLeases();
-  ASSERT_TRUE(Succeeds(living));
-  EXPECT_EQ(living.value().leases.size(), 1U);
+  const auto active = run_.ReadActiveLeases();
+  ASSERT_TRUE(Succeeds(active));
+  EXPECT_EQ(active.value().leases.size(), 1U);
   EXPECT_EQ(store_.Count(Request::kGet), 1);
 }
 
-TEST_F(LeasesTest, TooManyLivingOnesAreALimit) {
+TEST_F(LeasesTest, RefusesMoreActiveLeasesThanTheLimit) {
   for (std::uint64_t i = 0; i < kMaxLeases; ++i) Put(60);
-  EXPECT_TRUE(Succeeds(run_.ReadLivingLeases()));
+  EXPECT_TRUE(Succeeds(run_.ReadActiveLeases()));
   Put(60);
-  ExpectError(run_.ReadLivingLeases(), ErrorCode::kLimit);
+  ExpectError(run_.ReadActiveLeases(), ErrorCode::kLimit);
 }
 
-TEST_F(LeasesTest, DamagedOnesAreNotOverlooked) {
+TEST_F(LeasesTest, ReportsUnreadableLeasesThatMayBeActive) {
   const Lease whole = Put(60);
   Lease foreign = whole;
   foreign.run = NewId(random_);
@@ -324,34 +324,34 @@ TEST_F(LeasesTest, DamagedOnesAreNotOverlooked) {
   PutText(LeaseKey(NewId(random_)), ToJson(whole));  // in another's place
   PutText(LeaseKey(NewId(random_)), "damaged");
   PutText(LeaseKey(NewId(random_)), std::string(kMaxLeaseBytes + 1, ' '));
-  const auto living = run_.ReadLivingLeases();
-  ASSERT_TRUE(Succeeds(living));
-  EXPECT_EQ(living.value().leases.size(), 1U);
-  EXPECT_EQ(living.value().damaged.size(), 4U);
+  const auto active = run_.ReadActiveLeases();
+  ASSERT_TRUE(Succeeds(active));
+  EXPECT_EQ(active.value().leases.size(), 1U);
+  EXPECT_EQ(active.value().damaged.size(), 4U);
   std::uint64_t damaged = 0;
   EXPECT_EQ(run_.ReadLeases(&damaged).value().size(), 1U);
   EXPECT_EQ(damaged, 4U);
   clock_.Advance(std::chrono::seconds(kMaxLeaseSeconds) + std::chrono::minutes(1));
-  EXPECT_TRUE(run_.ReadLivingLeases().value().damaged.empty());
+  EXPECT_TRUE(run_.ReadActiveLeases().value().damaged.empty());
 }
 
-TEST_F(LeasesTest, OnesGivenUpMeanwhileAndStoresThatFail) {
+TEST_F(LeasesTest, SkipsLeasesRemovedDuringTheListAndPassesOnStoreErrors) {
   const Lease lease = Put(60);
   store_.before = [&](Request request, std::string_view key) -> Status {
     return request == Request::kGet ? memory_.Remove(key) : Ok();
   };
-  EXPECT_TRUE(run_.ReadLivingLeases().value().leases.empty());
+  EXPECT_TRUE(run_.ReadActiveLeases().value().leases.empty());
   store_.before = nullptr;
   Put(60);
   store_.before = [&](Request request, std::string_view) -> Status {
     if (request == Request::kGet) return Error(ErrorCode::kUnavailable, "not now");
     return Ok();
   };
-  ExpectError(run_.ReadLivingLeases(), ErrorCode::kUnavailable);
+  ExpectError(run_.ReadActiveLeases(), ErrorCode::kUnavailable);
   ExpectError(run_.ReadLeases(nullptr), ErrorCode::kUnavailable);
 }
 
-TEST_F(RunTest, MarksAreReadOrTheErrorIsSaid) {
+TEST_F(RunTest, UnreadableMarkIsAnError) {
   const weightwire::Run run = Run::Create(store_, false, random_).value();
   EXPECT_TRUE(run.ReadMarks().value().empty());
   Mark mark;
@@ -373,7 +373,7 @@ TEST_F(RunTest, MarksAreReadOrTheErrorIsSaid) {
   ExpectError(run.ReadMarks(), ErrorCode::kCorrupt, "another run");
 }
 
-TEST_F(RunTest, AMarkThatIsKnownIsNotFetchedAgain) {
+TEST_F(RunTest, DoesNotFetchKnownMarksAgain) {
   const weightwire::Run run = Run::Create(store_, false, random_).value();
   Mark mark;
   mark.run = run.id();

@@ -77,7 +77,7 @@ void Bucket::CheckLeases(std::string_view key, const LeaseReads& reads) {
       for (const LeaseEvent& event : history) {
         if (event.at <= at) then = &event;
       }
-      return then != nullptr && then->lease.has_value() && IsAlive(*then->lease, then->time, world_.clock().Wall()) &&
+      return then != nullptr && then->lease.has_value() && IsActive(*then->lease, then->time, world_.clock().Wall()) &&
              Needs(*then->lease, key);
     };
     const auto got = reads.got_at.find(name);
