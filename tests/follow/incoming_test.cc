@@ -51,7 +51,7 @@ TEST(IncomingFiles, MoreFilesThanMayBeOpenAreWrittenRowByRowAndSyncedOnceEach) {
     }
   }
   EXPECT_EQ(effects["sync"], 0);
-  ASSERT_TRUE(incoming->Finish(true).ok());
+  ASSERT_TRUE(incoming->Finish().ok());
   EXPECT_EQ(effects["create"], static_cast<int>(kFiles));
   EXPECT_EQ(effects["sync"], static_cast<int>(kFiles));
   ASSERT_TRUE(files.SyncDirectory("/").ok());
@@ -72,7 +72,7 @@ TEST(IncomingFiles, FilesThatNothingWasWrittenToAreThereWithZeros) {
   SimFileSystem files(disk);
   auto incoming = IncomingFiles::Begin(files, "/incoming", ManyFiles(), false).value();
   ASSERT_TRUE(incoming->WriteAt(7, 0, AsBytes("x")).ok());
-  ASSERT_TRUE(incoming->Finish(false).ok());
+  ASSERT_TRUE(incoming->Finish().ok());
   const std::map<std::string, std::string> left = disk.Contents();
   ASSERT_EQ(left.size(), kFiles);
   EXPECT_EQ(left.at("incoming/shards-0/0.safetensors"), std::string(kRows * Row(0, 0).size(), '\0'));
@@ -92,7 +92,7 @@ TEST(IncomingFiles, AFullDiskIsTriedAgain) {
     EXPECT_FALSE(incoming->WriteAt(3, 1, AsBytes("x")).ok());
     full = false;
     EXPECT_TRUE(incoming->WriteAt(3, 1, AsBytes("x")).ok());
-    ASSERT_TRUE(incoming->Finish(true).ok());
+    ASSERT_TRUE(incoming->Finish().ok());
     const std::string text = disk.Contents().at("incoming/shards-0/3.safetensors");
     EXPECT_EQ(text.size(), kRows * Row(3, 0).size());
     EXPECT_EQ(text[1], 'x');

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "follow/mirror_faults.h"
 #include "follow/mirror_world.h"
 
 namespace weightwire {
@@ -15,8 +16,10 @@ namespace {
 
 using testing::ChangeBetween;
 using testing::DirectoryHolds;
+using testing::FaultyMirrorDisk;
 using testing::HoldsExactly;
 using testing::LoadInto;
+using testing::MirrorFault;
 using testing::Model;
 using testing::ModelOf;
 using testing::ModelVersion;
@@ -153,7 +156,7 @@ struct Outcome {
   std::string wrong;
 };
 
-Outcome CutOff(const Scenario& scenario, const Stop& stop, const MirrorFaults& faults = {}) {
+Outcome CutOff(const Scenario& scenario, const Stop& stop, MirrorFault fault = MirrorFault::kNone) {
   Outcome outcome;
   SimDisk disk;
   SeededRandom random(stop.seed * 1'000'003 + stop.at);
@@ -164,7 +167,8 @@ Outcome CutOff(const Scenario& scenario, const Stop& stop, const MirrorFaults& f
       if (random.Below(4) == 0) disk.WriteBack(random);
       return armed && effects++ == stop.at ? Fate::kDie : Fate::kGoOn;
     });
-    auto mirror = OpenSim(files, faults);
+    FaultyMirrorDisk faulty(files, testing::kMirrorPath, fault);
+    auto mirror = OpenSim(faulty);
     if (!mirror.ok()) return {.wrong = "first open: " + mirror.error().message()};
     if (const Status status = scenario.before(*mirror.value()); !status.ok()) {
       return {.wrong = "before: " + status.error().message()};
@@ -183,7 +187,8 @@ Outcome CutOff(const Scenario& scenario, const Stop& stop, const MirrorFaults& f
         if (random.Below(4) == 0) disk.WriteBack(random);
         return count++ == last ? Fate::kDie : Fate::kGoOn;
       });
-      (void)OpenSim(files, faults);
+      FaultyMirrorDisk faulty(files, testing::kMirrorPath, fault);
+      (void)OpenSim(faulty);
     }
     if (random.Below(2) == 0) disk.Crash(random);
   }
@@ -205,7 +210,8 @@ Outcome CutOff(const Scenario& scenario, const Stop& stop, const MirrorFaults& f
     return outcome;
   }
 
-  auto opened = OpenSim(files, faults);
+  FaultyMirrorDisk faulty(files, testing::kMirrorPath, fault);
+  auto opened = OpenSim(faulty);
   if (!opened.ok()) {
     outcome.wrong = "open: " + opened.error().message();
     return outcome;
@@ -316,14 +322,14 @@ TEST(MirrorCrashTwice, ADirectoryThatAKilledProcessMadeSurvives) {
 }
 
 // The first thing that goes wrong with a planted fault, over all effects and some seeds.
-std::string Found(const std::string& name, const MirrorFaults& faults, std::uint64_t seeds = 40) {
+std::string Found(const std::string& name, MirrorFault fault, std::uint64_t seeds = 40) {
   for (const Scenario& scenario : Scenarios()) {
     if (scenario.name != name) continue;
     for (std::uint64_t seed = 0; seed < seeds; ++seed) {
       bool finished = false;
       for (std::uint64_t at = 0; !finished && at < 2000; ++at) {
         for (const bool power : {true, false}) {
-          const Outcome outcome = CutOff(scenario, {.at = at, .seed = seed, .power = power}, faults);
+          const Outcome outcome = CutOff(scenario, {.at = at, .seed = seed, .power = power}, fault);
           if (!outcome.wrong.empty()) return outcome.wrong;
           finished = outcome.finished;
         }
@@ -333,18 +339,24 @@ std::string Found(const std::string& name, const MirrorFaults& faults, std::uint
   return "";
 }
 
-TEST(MirrorFaults, ApplyingBeforeTheJournalIsDurableIsFound) {
-  EXPECT_NE(Found("Apply", {.apply_before_journal_is_durable = true}), "");
+TEST(MirrorFaults, FindsWeightsWrittenBeforeTheJournalIsDurable) {
+  EXPECT_NE(Found("Apply", MirrorFault::kJournalNotDurable), "");
 }
-TEST(MirrorFaults, AJournalThatHoldsTheDeltaIsFound) { EXPECT_NE(Found("Apply", {.journal_holds_steps = true}), ""); }
-TEST(MirrorFaults, WritingWithoutSayingSoIsFound) { EXPECT_NE(Found("Apply", {.no_writing_mark = true}), ""); }
-TEST(MirrorFaults, SyncingWithoutASyncIsFound) { EXPECT_NE(Found("Sync", {.settle_without_sync = true}), ""); }
-TEST(MirrorFaults, PlacingFilesBeforeTheListIsDurableIsFound) {
-  EXPECT_NE(Found("LoadOverAnother", {.place_before_list_is_durable = true}), "");
+TEST(MirrorFaults, FindsAJournalThatHoldsDifferences) {
+  EXPECT_NE(Found("Apply", MirrorFault::kJournalHoldsDifferences), "");
 }
-TEST(MirrorFaults, LoadingWithoutASyncIsFound) { EXPECT_NE(Found("FirstLoad", {.load_without_sync = true}), ""); }
-TEST(MirrorFaults, WithoutAFaultNothingIsFound) {
-  for (const char* name : {"Apply", "Sync", "LoadOverAnother", "FirstLoad"}) EXPECT_EQ(Found(name, {}, 3), "") << name;
+TEST(MirrorFaults, FindsWeightsWrittenWithoutTheWritingState) {
+  EXPECT_NE(Found("Apply", MirrorFault::kNoWritingState), "");
+}
+TEST(MirrorFaults, FindsWeightsThatAreNotSynced) { EXPECT_NE(Found("Sync", MirrorFault::kWeightsNotSynced), ""); }
+TEST(MirrorFaults, FindsFilesPlacedWithoutASavedList) {
+  EXPECT_NE(Found("LoadOverAnother", MirrorFault::kReplacementNotSaved), "");
+}
+TEST(MirrorFaults, FindsALoadThatIsNotSynced) { EXPECT_NE(Found("FirstLoad", MirrorFault::kLoadNotSynced), ""); }
+TEST(MirrorFaults, FindsNothingWithoutAFault) {
+  for (const char* name : {"Apply", "Sync", "LoadOverAnother", "FirstLoad"}) {
+    EXPECT_EQ(Found(name, MirrorFault::kNone, 3), "") << name;
+  }
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ class MirrorTest : public ::testing::Test {
   }
 
   std::unique_ptr<Mirror> Open(const MirrorOptions& options = {}) {
-    auto mirror = OpenSim(files_, {}, options);
+    auto mirror = OpenSim(files_, options);
     EXPECT_TRUE(mirror.ok()) << mirror.error().message();
     return std::move(mirror).value();
   }
@@ -341,7 +341,7 @@ TEST_F(MirrorTest, WhatIsAdoptedSurvivesAPowerFailure) {
         // Not synced by whoever wrote it.
         ASSERT_TRUE(files.Create(In(name)).value()->Append(SpanOf(text)).ok());
       }
-      auto mirror = OpenSim(files, {}, {.adopt = true});
+      auto mirror = OpenSim(files, {.adopt = true});
       ASSERT_TRUE(mirror.ok() && mirror.value()->Adopt(versions_[1].held, *versions_[1].model.layout).ok());
     }
     SeededRandom random(seed);

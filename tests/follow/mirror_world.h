@@ -116,9 +116,8 @@ inline Status LoadInto(Mirror& mirror, const ModelVersion& version) {
 
 inline constexpr const char* kMirrorPath = "data/mirror";
 
-inline Result<std::unique_ptr<Mirror>> OpenSim(FileSystem& files, const MirrorFaults& faults = {},
-                                               const MirrorOptions& options = {}) {
-  return OpenMirror(files, kMirrorPath, options, BestKernels(), OneThread(), faults);
+inline Result<std::unique_ptr<Mirror>> OpenSim(FileSystem& files, const MirrorOptions& options = {}) {
+  return OpenMirror(files, kMirrorPath, options, BestKernels(), OneThread());
 }
 
 // The mirror holds exactly that version: by its own word, by every bit, and for the next delta.

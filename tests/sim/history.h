@@ -6,15 +6,15 @@
 #include <optional>
 #include <string>
 
-#include "follow/mirror/mirror.h"
 #include "log/planted_bugs.h"
+#include "sim/planted.h"
 
 namespace weightwire::sim {
 
 struct HistoryOptions {
   std::uint64_t seed = 0;
   PlantedBugs bugs;
-  MirrorFaults mirror_bugs;
+  Planted planted;
   bool show = false;  // every line as it happens
 };
 

@@ -25,7 +25,7 @@ FaultRates RatesOf(Random& random) {
 }
 
 std::vector<HeldVersion> AddFollowers(World& world, Bucket& bucket, Oracle& oracle, Random& plan,
-                                      const MirrorFaults& bugs) {
+                                      const Planted& planted) {
   std::vector<HeldVersion> held;
   const std::uint64_t follower_count = 1 + plan.Below(3);
   for (std::uint64_t i = 0; i < follower_count; ++i) {
@@ -40,7 +40,7 @@ std::vector<HeldVersion> AddFollowers(World& world, Bucket& bucket, Oracle& orac
       world.Add(std::move(machine));
     } else {
       auto machine =
-          std::make_unique<MirrorFollower>(world, bucket, oracle, fmt::format("mirror{}", i), follower, bugs);
+          std::make_unique<MirrorFollower>(world, bucket, oracle, fmt::format("mirror{}", i), follower, planted.mirror);
       held.emplace_back([machine = machine.get()] { return machine->held(); });
       world.Add(std::move(machine));
     }

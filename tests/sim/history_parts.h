@@ -19,7 +19,7 @@ FaultRates RatesOf(Random& random);
 // Followers, as the plan says. What each of them holds, to be asked at any time while the world lives.
 using HeldVersion = std::function<std::optional<Version>()>;
 std::vector<HeldVersion> AddFollowers(World& world, Bucket& bucket, Oracle& oracle, Random& plan,
-                                      const MirrorFaults& bugs);
+                                      const Planted& planted);
 
 // Gc, if the plan says so. When it waits for readers without a lease, then for this long.
 void AddGc(World& world, Bucket& bucket, Random& plan, std::chrono::seconds grace, const PlantedBugs& bugs);

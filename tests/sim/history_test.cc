@@ -10,12 +10,14 @@
 namespace weightwire::sim {
 namespace {
 
+using weightwire::testing::MirrorFault;
+
 constexpr std::uint64_t kSeeds = kIsSanitized ? 20 : 2000;
 
 TEST(HistoryTest, NothingWrongIsEverHeldAndEverybodyArrives) {
   std::uint64_t versions = 0;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    const HistoryOutcome outcome = RunHistory({.seed = seed, .bugs = {}, .mirror_bugs = {}});
+    const HistoryOutcome outcome = RunHistory({.seed = seed, .bugs = {}, .planted = {}});
     ASSERT_FALSE(outcome.violation.has_value()) << "seed " << seed << ": " << *outcome.violation;
     versions += outcome.versions;
   }
@@ -25,21 +27,21 @@ TEST(HistoryTest, NothingWrongIsEverHeldAndEverybodyArrives) {
 
 TEST(HistoryTest, TheSameSeedGivesTheSameHistory) {
   for (std::uint64_t seed = 1; seed <= std::min<std::uint64_t>(3, kSeeds / 5); ++seed) {
-    EXPECT_EQ(RunHistory({.seed = seed, .bugs = {}, .mirror_bugs = {}}).trace_hash,
-              RunHistory({.seed = seed, .bugs = {}, .mirror_bugs = {}}).trace_hash);
+    EXPECT_EQ(RunHistory({.seed = seed, .bugs = {}, .planted = {}}).trace_hash,
+              RunHistory({.seed = seed, .bugs = {}, .planted = {}}).trace_hash);
   }
-  EXPECT_NE(RunHistory({.seed = 1, .bugs = {}, .mirror_bugs = {}}).trace_hash,
-            RunHistory({.seed = 2, .bugs = {}, .mirror_bugs = {}}).trace_hash);
+  EXPECT_NE(RunHistory({.seed = 1, .bugs = {}, .planted = {}}).trace_hash,
+            RunHistory({.seed = 2, .bugs = {}, .planted = {}}).trace_hash);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 // A simulator that finds nothing is worth nothing: bugs that were planted on purpose must be found. What it finds does
 // not depend on how it was built, and some take hundreds of histories, so the release build shows it.
-void ExpectFound(const PlantedBugs& bugs, const MirrorFaults& mirror_bugs = {}) {
+void ExpectFound(const PlantedBugs& bugs, const Planted& planted = {}) {
   constexpr std::uint64_t kEnough = 2000;
   for (std::uint64_t seed = 0; seed < kEnough; ++seed) {
-    if (RunHistory({.seed = seed, .bugs = bugs, .mirror_bugs = mirror_bugs}).violation.has_value()) return;
+    if (RunHistory({.seed = seed, .bugs = bugs, .planted = planted}).violation.has_value()) return;
   }
   ADD_FAILURE() << "not found in " << kEnough << " histories";
 }
@@ -48,10 +50,12 @@ TEST(PlantedBugTest, ARecordBeforeItsPartsIsFound) { ExpectFound({.record_before
 TEST(PlantedBugTest, ALostAnswerTakenForFailureIsFound) { ExpectFound({.lost_answer_is_failure = true}); }
 TEST(PlantedBugTest, AGcThatIgnoresLeasesIsFound) { ExpectFound({.gc_ignores_leases = true}); }
 TEST(PlantedBugTest, APartKeyWithoutItsHashIsFound) { ExpectFound({.part_key_without_hash = true}); }
-TEST(PlantedBugTest, AMirrorThatAppliesBeforeItsJournalIsDurableIsFound) {
-  ExpectFound({}, {.apply_before_journal_is_durable = true});
+TEST(PlantedBugTest, FindsWeightsWrittenBeforeTheJournalIsDurable) {
+  ExpectFound({}, {.mirror = MirrorFault::kJournalNotDurable});
 }
-TEST(PlantedBugTest, AJournalThatHoldsTheDeltaIsFound) { ExpectFound({}, {.journal_holds_steps = true}); }
+TEST(PlantedBugTest, FindsAJournalThatHoldsDifferences) {
+  ExpectFound({}, {.mirror = MirrorFault::kJournalHoldsDifferences});
+}
 
 #endif
 

@@ -34,12 +34,12 @@ class MirrorFollower::Reader final : public Process {
 };
 
 MirrorFollower::MirrorFollower(World& world, Bucket& bucket, Oracle& oracle, std::string name, FollowerOptions options,
-                               const MirrorFaults& faults)
+                               weightwire::testing::MirrorFault fault)
     : Machine(world, name),
       bucket_(bucket),
       oracle_(oracle),
       options_(std::move(options)),
-      faults_(faults),
+      fault_(fault),
       random_(world.random().Next()),
       id_(NewId(random_)),
       keeper_(std::make_unique<Keeper>(*this)),
@@ -69,6 +69,7 @@ void MirrorFollower::EndFollowing() {
   follower_ = nullptr;
   mirror_ = nullptr;
   store_ = nullptr;
+  faulty_files_ = nullptr;
   files_ = nullptr;
 }
 
@@ -86,8 +87,9 @@ std::optional<Version> MirrorFollower::held() const {
 
 void MirrorFollower::Open() {
   files_ = NewProcess();
+  faulty_files_ = std::make_unique<weightwire::testing::FaultyMirrorDisk>(*files_, kDirectory, fault_);
   store_ = std::make_unique<BucketClient>(bucket_, *this);
-  auto mirror = OpenMirror(*files_, kDirectory, {}, oracle_.kernels(), oracle_.pool(), faults_);
+  auto mirror = OpenMirror(*faulty_files_, kDirectory, {}, oracle_.kernels(), oracle_.pool());
   if (dead()) return;
   if (!mirror.ok()) {
     world().Trace(fmt::format("{} cannot open its mirror: {}", name(), mirror.error().message()));

@@ -12,6 +12,7 @@
 #include "follow/follower.h"
 #include "follow/mirror/mirror.h"
 #include "follow/mirror/reader.h"
+#include "follow/mirror_faults.h"
 #include "sim/oracle.h"
 #include "sim/sim_bucket.h"
 #include "sim/world.h"
@@ -22,7 +23,7 @@ namespace weightwire::sim {
 class MirrorFollower final : public Machine {
  public:
   MirrorFollower(World& world, Bucket& bucket, Oracle& oracle, std::string name, FollowerOptions options,
-                 const MirrorFaults& faults);
+                 weightwire::testing::MirrorFault fault);
   ~MirrorFollower() override;
 
   std::vector<Process*> processes() override;
@@ -49,7 +50,7 @@ class MirrorFollower final : public Machine {
   Bucket& bucket_;
   Oracle& oracle_;
   FollowerOptions options_;
-  MirrorFaults faults_;
+  const weightwire::testing::MirrorFault fault_;
   SeededRandom random_;
   Id id_;
   weightwire::testing::SimDisk disk_;
@@ -58,6 +59,7 @@ class MirrorFollower final : public Machine {
 
   // The process that follows.
   std::unique_ptr<weightwire::testing::SimFileSystem> files_;
+  std::unique_ptr<FileSystem> faulty_files_;  // around files_
   std::unique_ptr<BucketClient> store_;
   std::unique_ptr<Mirror> mirror_;
   std::unique_ptr<Follower> follower_;

@@ -100,7 +100,7 @@ HistoryOutcome RunRankHistory(const HistoryOptions& options) {
     rival = machine.get();
     world.Add(std::move(machine));
   }
-  const std::vector<HeldVersion> held = AddFollowers(world, bucket, oracle, plan, options.mirror_bugs);
+  const std::vector<HeldVersion> held = AddFollowers(world, bucket, oracle, plan, options.planted);
   AddGc(world, bucket, plan, std::chrono::seconds(20), options.bugs);
 
   for (int i = 0; i < kWildSteps && !world.violation().has_value(); ++i) world.RunOne();

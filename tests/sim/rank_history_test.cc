@@ -16,7 +16,7 @@ TEST(RankHistoryTest, RanksNeverPublishWhatNobodyMadeAndAllHaveOutcomes) {
   std::uint64_t versions = 0;
   std::map<std::string, std::uint64_t> sights;
   for (std::uint64_t seed = 0; seed < kRankSeeds; ++seed) {
-    const HistoryOutcome outcome = RunRankHistory({.seed = seed, .bugs = {}, .mirror_bugs = {}});
+    const HistoryOutcome outcome = RunRankHistory({.seed = seed, .bugs = {}, .planted = {}});
     ASSERT_FALSE(outcome.violation.has_value()) << "seed " << seed << ": " << *outcome.violation;
     versions += outcome.versions;
     for (const auto& [what, times] : outcome.sights) sights[what] += times;
@@ -32,10 +32,10 @@ TEST(RankHistoryTest, RanksNeverPublishWhatNobodyMadeAndAllHaveOutcomes) {
 }
 
 TEST(RankHistoryTest, TheSameSeedGivesTheSameHistory) {
-  EXPECT_EQ(RunRankHistory({.seed = 1, .bugs = {}, .mirror_bugs = {}}).trace_hash,
-            RunRankHistory({.seed = 1, .bugs = {}, .mirror_bugs = {}}).trace_hash);
-  EXPECT_NE(RunRankHistory({.seed = 1, .bugs = {}, .mirror_bugs = {}}).trace_hash,
-            RunRankHistory({.seed = 2, .bugs = {}, .mirror_bugs = {}}).trace_hash);
+  EXPECT_EQ(RunRankHistory({.seed = 1, .bugs = {}, .planted = {}}).trace_hash,
+            RunRankHistory({.seed = 1, .bugs = {}, .planted = {}}).trace_hash);
+  EXPECT_NE(RunRankHistory({.seed = 1, .bugs = {}, .planted = {}}).trace_hash,
+            RunRankHistory({.seed = 2, .bugs = {}, .planted = {}}).trace_hash);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -44,7 +44,7 @@ TEST(RankHistoryTest, TheSameSeedGivesTheSameHistory) {
 void ExpectFoundByRanks(const PlantedBugs& bugs) {
   constexpr std::uint64_t kEnough = 1500;
   for (std::uint64_t seed = 0; seed < kEnough; ++seed) {
-    const HistoryOutcome outcome = RunRankHistory({.seed = seed, .bugs = bugs, .mirror_bugs = {}});
+    const HistoryOutcome outcome = RunRankHistory({.seed = seed, .bugs = bugs, .planted = {}});
     if (outcome.violation.has_value()) return;
   }
   ADD_FAILURE() << "not found in " << kEnough << " histories";

@@ -110,16 +110,15 @@ Status IncomingFiles::WriteAt(std::size_t index, std::uint64_t offset, std::span
   return open->WriteAt(offset, bytes);
 }
 
-Status IncomingFiles::Finish(bool sync) {
+Status IncomingFiles::Finish() {
   for (std::size_t index = 0; index < incoming_.size(); ++index) {
-    const Incoming& file = incoming_[index];
-    if (file.passed_over || (file.sized && !sync)) continue;
+    if (incoming_[index].passed_over) continue;
     WW_TRY(NewFile* const open, Open(index));
-    if (sync) WW_RETURN_IF_ERROR(open->Sync());
+    WW_RETURN_IF_ERROR(open->Sync());
   }
   for (Incoming& file : incoming_) file.open.reset();
   open_.clear();
-  return sync ? SyncParents(files_, folder_, names()) : Ok();
+  return SyncParents(files_, folder_, names());
 }
 
 }  // namespace weightwire

@@ -28,9 +28,9 @@ class IncomingFiles {
 
   // Bytes of a file, by its index in the anchor. What is written last counts.
   Status WriteAt(std::size_t file, std::uint64_t offset, std::span<const std::uint8_t> bytes);
-  // All files are there, those that nothing was written to with zeros. With `sync` it returns once they and their names
-  // are on the disk; without, a crash may lose any of it.
-  Status Finish(bool sync);
+  // Creates the files that nothing was written to, filled with zeros, and returns once all files and their names are
+  // durable.
+  Status Finish();
 
  private:
   struct Incoming {

@@ -476,20 +476,4 @@ void Journal::Write(std::size_t file, std::span<std::uint8_t> bytes, Direction d
   });
 }
 
-void Journal::AddSteps(std::size_t file, std::span<std::uint8_t> bytes) const {
-  for (const Block& block : blocks_) {
-    if (block.file != file) continue;
-    WithUnit(block.unit_bytes, [&]<typename Unit>() {
-      std::uint8_t* to = bytes.data() + block.offset;
-      return WalkChanges<Unit>(block.coded, block.first_unit, block.changes,
-                               [&](std::uint64_t unit, const std::uint8_t* old_unit, const std::uint8_t* new_unit) {
-                                 const auto step =
-                                     static_cast<Unit>(LoadUnit<Unit>(new_unit, 0) - LoadUnit<Unit>(old_unit, 0));
-                                 StoreUnit<Unit>(to, unit, static_cast<Unit>(LoadUnit<Unit>(to, unit) + step));
-                                 return true;
-                               });
-    });
-  }
-}
-
 }  // namespace weightwire

@@ -1,7 +1,8 @@
 // The journal of a change that is made where the weights lie: positions with their old and new bits.
 //
-// It never holds the delta, which cannot be decoded any more once its base is half written. With it, whatever part of
-// the change has reached the files, the new state can be completed or the old one restored. It is written whole and
+// It holds bits and not differences, nor the delta itself, because a difference leads nowhere once part of its base is
+// overwritten: a replay cannot know which units hold old bits and which new ones. With both bits of every unit, the new
+// state can be completed or the old one restored, whatever part of the change has reached the files. It is written whole and
 // under its own name before the first byte of the weights changes, and stays until all of them are on the disk.
 //
 //   "WWJRNL03"
@@ -92,10 +93,6 @@ class Journal {
 
   // Writes the new bits, or the old ones. REQUIRES: CheckHeld has passed.
   void Write(std::size_t file, std::span<std::uint8_t> bytes, Direction direction, ThreadPool& pool) const;
-
-  // What a journal that holds the delta would do, for a test to show that it cannot work: adds to each unit the
-  // difference of its new and old bits.
-  void AddSteps(std::size_t file, std::span<std::uint8_t> bytes) const;
 
  private:
   struct Block {

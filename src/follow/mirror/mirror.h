@@ -48,16 +48,6 @@ struct MirrorOptions {
   bool carry_code = false;
 };
 
-// For tests: what a careless mirror would leave out. All must be found by the tests that crash it.
-struct MirrorFaults {
-  bool apply_before_journal_is_durable = false;
-  bool journal_holds_steps = false;  // as if it held the delta instead of the bits
-  bool no_writing_mark = false;
-  bool settle_without_sync = false;
-  bool place_before_list_is_durable = false;
-  bool load_without_sync = false;
-};
-
 // A target (target.h) on a disk. Every call may leave it unusable when the disk fails: then each says so, and Recover,
 // or opening it again, finishes what was begun. An error that leaves nothing in doubt, such as a full disk before a
 // name has changed, only means to try again. Apply, Undo and a load's Commit are kUnavailable while readers hold the
@@ -88,7 +78,6 @@ class Mirror : public Target {
 // it. Errors: kUnavailable when another follower has it, or readers hold what must be finished; kInvalidArgument when
 // the directory holds something else.
 Result<std::unique_ptr<Mirror>> OpenMirror(FileSystem& files, const FileSystem::Path& directory,
-                                           const MirrorOptions& options, const Kernels& kernels, ThreadPool& pool,
-                                           const MirrorFaults& faults = {});
+                                           const MirrorOptions& options, const Kernels& kernels, ThreadPool& pool);
 
 }  // namespace weightwire

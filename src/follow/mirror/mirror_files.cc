@@ -107,7 +107,7 @@ class MirrorInPlace::Loading final : public TargetLoad {
     WW_RETURN_IF_ERROR(mirror_.CheckUsable());
     if (!mirror_.ready_.has_value() || !(mirror_.ready_->replacement.held == held)) {
       mirror_.ready_.reset();
-      WW_RETURN_IF_ERROR(incoming_->Finish(!mirror_.faults_.load_without_sync));
+      WW_RETURN_IF_ERROR(incoming_->Finish());
       WW_TRY(Ready ready, mirror_.CheckLoaded(held, layout, incoming_->names()));
       mirror_.ready_ = std::move(ready);
     }
@@ -172,9 +172,7 @@ Result<MirrorInPlace::Ready> MirrorInPlace::CheckLoaded(const Held& held, const 
 Status MirrorInPlace::Activate() {
   const Replacement& replacement = ready_->replacement;
   WW_RETURN_IF_ERROR(SaveBeside(*ready_->layout, ready_->digests, replacement.held.state));
-  if (!faults_.place_before_list_is_durable) {
-    WW_RETURN_IF_ERROR(WriteDurably(files_, own_ / kReplacementFile, ToJson(replacement)));
-  }
+  WW_RETURN_IF_ERROR(WriteDurably(files_, own_ / kReplacementFile, ToJson(replacement)));
   WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
   WW_RETURN_IF_ERROR(
       Save({state_.held, MirrorState::Writing{replacement.held, MirrorState::By::kFiles}, std::nullopt}));

@@ -124,10 +124,10 @@ Status MirrorInPlace::ApplyByJournal(const StagedChange& change, const Held& aft
   undo_.reset();
   ready_.reset();
   WW_RETURN_IF_ERROR(files_.Rename(own_ / kNextJournalFile, own_ / kJournalFile));
-  if (!faults_.no_writing_mark) WW_RETURN_IF_ERROR(files_.Rename(own_ / kWritingStateFile, own_ / kStateFile));
+  WW_RETURN_IF_ERROR(files_.Rename(own_ / kWritingStateFile, own_ / kStateFile));
   // One sync for both names. If a crash before it keeps only the second, no weight has changed yet: see
   // FinishByJournal.
-  if (!faults_.apply_before_journal_is_durable) WW_RETURN_IF_ERROR(files_.SyncDirectory(own_));
+  WW_RETURN_IF_ERROR(files_.SyncDirectory(own_));
   WW_RETURN_IF_ERROR(WriteChange(change));
   // This name need not be on the disk: without it, opening finishes the change by the journal and comes to the same.
   WW_RETURN_IF_ERROR(files_.Rename(own_ / kWrittenStateFile, own_ / kStateFile));
@@ -154,9 +154,7 @@ Status MirrorInPlace::Prepare(const StagedChange& change, const ChangeNote& note
   WW_TRY(const auto written_file, WriteState(kWrittenStateFile, written));
   std::array<NewFile*, 3> unsynced = {journal.get(), writing_file.get(), written_file.get()};
   std::array<Status, 3> synced;
-  pool_.ParallelFor(unsynced.size(), [&](std::size_t i, std::size_t) {
-    if (i != 0 || !faults_.apply_before_journal_is_durable) synced[i] = unsynced[i]->Sync();
-  });
+  pool_.ParallelFor(unsynced.size(), [&](std::size_t i, std::size_t) { synced[i] = unsynced[i]->Sync(); });
   for (const Status& status : synced) WW_RETURN_IF_ERROR(status);
   return Ok();
 }
@@ -198,9 +196,7 @@ Status MirrorInPlace::Sync() {
   if (!state_.unsynced.has_value()) return Ok();
   // A sync that failed may have lost what it was to write. Opening again writes it once more.
   broken_ = true;
-  if (!faults_.settle_without_sync) {
-    for (const std::unique_ptr<UpdateMap>& update : updates_) WW_RETURN_IF_ERROR(update->Sync());
-  }
+  for (const std::unique_ptr<UpdateMap>& update : updates_) WW_RETURN_IF_ERROR(update->Sync());
   broken_ = false;
   // The weights are on the disk. What fails from here on leaves nothing in doubt: with either state opening comes to
   // the same, and it is all done again next time.

@@ -50,14 +50,13 @@ inline constexpr std::string_view kReplacementFile = "replacement";
 class MirrorInPlace final : public Mirror {
  public:
   MirrorInPlace(FileSystem& files, FileSystem::Path directory, const MirrorOptions& options, const Kernels& kernels,
-                ThreadPool& pool, const MirrorFaults& faults)
+                ThreadPool& pool)
       : files_(files),
         directory_(std::move(directory)),
         own_(directory_ / kMirrorFolder),
         options_(options),
         kernels_(kernels),
-        pool_(pool),
-        faults_(faults) {}
+        pool_(pool) {}
 
   Status Open();
 
@@ -131,7 +130,6 @@ class MirrorInPlace final : public Mirror {
   MirrorOptions options_;
   const Kernels& kernels_;
   ThreadPool& pool_;
-  MirrorFaults faults_;
 
   std::unique_ptr<FileLock> follower_lock_;
   MirrorState state_;  // as it is on the disk

@@ -140,7 +140,7 @@ Status MirrorInPlace::FinishByJournal(const Held& target) {
       return Ok();
     }
     WW_TRY(const std::unique_ptr<FileMap> map, files_.Map(path));
-    const Status as_expected = faults_.journal_holds_steps ? Ok() : journal.value().CheckHeld(i, map->bytes(), pool_);
+    const Status as_expected = journal.value().CheckHeld(i, map->bytes(), pool_);
     if (!as_expected.ok()) {
       Damage(as_expected.error());
       return Ok();
@@ -149,11 +149,7 @@ Status MirrorInPlace::FinishByJournal(const Held& target) {
   }
   for (std::size_t i = 0; i < maps.size(); ++i) {
     WW_TRY(const std::span<std::uint8_t> bytes, maps[i]->ForWriting(0, maps[i]->size_bytes()));
-    if (faults_.journal_holds_steps && forward) {
-      journal.value().AddSteps(i, bytes);
-    } else {
-      journal.value().Write(i, bytes, forward ? Journal::Direction::kForward : Journal::Direction::kBack, pool_);
-    }
+    journal.value().Write(i, bytes, forward ? Journal::Direction::kForward : Journal::Direction::kBack, pool_);
   }
   for (const std::unique_ptr<UpdateMap>& map : maps) WW_RETURN_IF_ERROR(map->Sync());
   WW_RETURN_IF_ERROR(WriteDigests(files_, own_ / DigestFile(target.state),
@@ -248,9 +244,8 @@ Status MirrorInPlace::RemoveStaleFiles() {
 }
 
 Result<std::unique_ptr<Mirror>> OpenMirror(FileSystem& files, const FileSystem::Path& directory,
-                                           const MirrorOptions& options, const Kernels& kernels, ThreadPool& pool,
-                                           const MirrorFaults& faults) {
-  auto mirror = std::make_unique<MirrorInPlace>(files, directory, options, kernels, pool, faults);
+                                           const MirrorOptions& options, const Kernels& kernels, ThreadPool& pool) {
+  auto mirror = std::make_unique<MirrorInPlace>(files, directory, options, kernels, pool);
   WW_RETURN_IF_ERROR(mirror->Open());
   return std::unique_ptr<Mirror>(std::move(mirror));
 }
