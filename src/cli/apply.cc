@@ -7,15 +7,15 @@
 
 #include "base/real_file_system.h"
 #include "cli/format_numbers.h"
-#include "cli/in_place.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/load.h"
 #include "cli/progress.h"
-#include "cli/update_lock.h"
 #include "codec/decode/decoder.h"
 #include "codec/decode/state_view.h"
 #include "codec/digest/state.h"
+#include "follow/in_place/in_place_update.h"
+#include "follow/in_place/update_lock.h"
 #include "tensor/checkpoint_writer.h"
 #include "tensor/json.h"
 

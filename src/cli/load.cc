@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/real_file_system.h"
-#include "cli/in_place.h"
 #include "cli/progress.h"
 #include "codec/digest/state.h"
 #include "codec/format/format.h"
+#include "follow/in_place/in_place_update.h"
 
 namespace weightwire {
 

@@ -1,10 +1,11 @@
 // The journal: what is written comes back, forwards and backwards, for all widths and ties; what is damaged is refused.
-#include "follow/mirror/journal.h"
+#include "follow/in_place/journal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/bytes.h"
+#include "follow/in_place/journal_writer.h"
 #include "follow/mirror_world.h"
 
 namespace weightwire {
@@ -48,7 +49,7 @@ struct Written {
     WW_RETURN_IF_ERROR(written.value()->Sync());
     return files.Rename("c/journal.next", "c/journal");
   }
-  Status Journalled(bool check_held = true) {
+  Status Journalled(bool check_tensors = true) {
     std::vector<std::span<const std::uint8_t>> held;
     for (std::size_t i = 0; i < checkpoint.layout().size(); ++i) held.push_back(checkpoint.bytes(i));
     const auto places = PlacesIn(checkpoint.files(), checkpoint.layout());
@@ -58,8 +59,8 @@ struct Written {
     request.note = "a note";
     request.files = checkpoint.files();
     request.places = places.value();
-    request.held = held;
-    request.check_held = check_held;
+    request.tensors = held;
+    request.check_tensors = check_tensors;
     return Name(WriteJournal(files, "c/journal.next", request, BestKernels(), OneThread()));
   }
 };
@@ -91,10 +92,10 @@ TEST(Journal, LeadsForwardsAndBackForEveryTypeAndDensity) {
       const std::string& name = journal.value().files()[i].name;
       auto map = written.files.MapForUpdate(FileSystem::Path("c") / name);
       const auto bytes = map.value()->ForWriting(0, map.value()->size_bytes()).value();
-      EXPECT_TRUE(journal.value().CheckHeld(i, bytes, OneThread()).ok());
+      EXPECT_TRUE(journal.value().CheckFile(i, bytes, OneThread()).ok());
       journal.value().Write(i, bytes, Journal::Direction::kForward, OneThread());
       EXPECT_EQ(TextOf(bytes), new_files.at(name)) << name;
-      EXPECT_TRUE(journal.value().CheckHeld(i, bytes, OneThread()).ok());
+      EXPECT_TRUE(journal.value().CheckFile(i, bytes, OneThread()).ok());
       journal.value().Write(i, bytes, Journal::Direction::kBack, OneThread());
       EXPECT_EQ(TextOf(bytes), old_files.at(name)) << name;
     }
@@ -115,7 +116,7 @@ TEST(Journal, ThreadsMakeTheSameBytes) {
   request.note = "a note";
   request.files = one.checkpoint.files();
   request.places = places.value();
-  request.held = held;
+  request.tensors = held;
   ThreadPool pool(3);
   ASSERT_TRUE(one.Name(WriteJournal(one.files, "c/journal.next", request, BestKernels(), pool)).ok());
   EXPECT_EQ(one.disk.Contents().at("c/journal"), expected);
@@ -207,7 +208,7 @@ TEST_F(DamagedJournal, NoneLeadsOutOfTheFile) {
     ++accepted;
     for (std::size_t i = 0; i < journal.value().files().size(); ++i) {
       Bytes file(std::min<std::uint64_t>(journal.value().files()[i].size_bytes, 1 << 20));
-      if (!journal.value().CheckHeld(i, file, OneThread()).ok() &&
+      if (!journal.value().CheckFile(i, file, OneThread()).ok() &&
           file.size() != journal.value().files()[i].size_bytes) {
         continue;
       }
@@ -228,14 +229,14 @@ TEST_F(DamagedJournal, BitsThatAreNeitherOldNorNewAreSeen) {
     if (old_bytes[at] == new_bytes[at]) continue;
     // Half of a unit may be there already.
     bytes[at] = old_bytes[at];
-    EXPECT_TRUE(journal.value().CheckHeld(0, bytes, OneThread()).ok());
+    EXPECT_TRUE(journal.value().CheckFile(0, bytes, OneThread()).ok());
     bytes[at] = static_cast<std::uint8_t>(old_bytes[at] + (old_bytes[at] + 1 == new_bytes[at] ? 2 : 1));
-    const Status checked = journal.value().CheckHeld(0, bytes, OneThread());
+    const Status checked = journal.value().CheckFile(0, bytes, OneThread());
     ASSERT_FALSE(checked.ok());
     EXPECT_EQ(checked.error().code(), ErrorCode::kMismatch);
     bytes[at] = new_bytes[at];
   }
-  EXPECT_FALSE(journal.value().CheckHeld(0, bytes.first(bytes.size() - 1), OneThread()).ok());
+  EXPECT_FALSE(journal.value().CheckFile(0, bytes.first(bytes.size() - 1), OneThread()).ok());
 }
 
 TEST_F(DamagedJournal, WhatIsNotAsTheChangeSaysIsNotJournalled) {

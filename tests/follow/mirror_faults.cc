@@ -4,7 +4,7 @@
 
 #include "base/threads.h"
 #include "codec/kernels/kernels.h"
-#include "follow/mirror/journal.h"
+#include "follow/in_place/journal.h"
 
 namespace weightwire::testing {
 

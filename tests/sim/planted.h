@@ -6,7 +6,7 @@
 namespace weightwire::sim {
 
 struct Planted {
-  // Of the disk below every mirror.
+  // Planted in the disk below every mirror.
   weightwire::testing::MirrorFault mirror = weightwire::testing::MirrorFault::kNone;
 };
 

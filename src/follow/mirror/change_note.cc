@@ -1,6 +1,6 @@
 #include "follow/mirror/change_note.h"
 
-#include "follow/mirror/journal.h"
+#include "follow/in_place/journal_format.h"
 #include "follow/mirror/mirror_state.h"
 #include "log/fields.h"
 

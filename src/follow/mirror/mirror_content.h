@@ -12,7 +12,7 @@
 #include "codec/decode/state_view.h"
 #include "codec/digest/digest.h"
 #include "codec/kernels/kernels.h"
-#include "follow/mirror/journal.h"
+#include "follow/in_place/tensor_places.h"
 #include "tensor/checkpoint.h"
 #include "tensor/layout.h"
 

@@ -8,8 +8,9 @@
 
 #include "base/bytes.h"
 #include "codec/digest/state.h"
+#include "follow/in_place/journal.h"
+#include "follow/in_place/journal_writer.h"
 #include "follow/mirror/digest_file.h"
-#include "follow/mirror/journal.h"
 #include "tensor/json.h"
 
 namespace weightwire {
@@ -148,7 +149,7 @@ Status MirrorInPlace::Prepare(const StagedChange& change, const ChangeNote& note
   request.note = ToJson(note);
   request.files = content_->checkpoint().files();
   request.places = content_->places();
-  request.held = content_->tensors();
+  request.tensors = content_->tensors();
   WW_TRY(const auto journal, WriteJournal(files_, own_ / kNextJournalFile, request, kernels_, pool_));
   WW_TRY(const auto writing_file, WriteState(kWritingStateFile, writing));
   WW_TRY(const auto written_file, WriteState(kWrittenStateFile, written));

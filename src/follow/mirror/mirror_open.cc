@@ -6,8 +6,9 @@
 #include "base/bytes.h"
 #include "base/limits.h"
 #include "codec/digest/state.h"
+#include "follow/in_place/journal.h"
+#include "follow/in_place/journal_replay.h"
 #include "follow/mirror/digest_file.h"
-#include "follow/mirror/journal.h"
 #include "follow/mirror/mirror_in_place.h"
 #include "log/limits.h"
 
@@ -130,28 +131,13 @@ Status MirrorInPlace::FinishByJournal(const Held& target) {
   const bool forward = journal.ok() && journal.value().state_after() == target.state;
   if (!forward && (!journal.ok() || journal.value().state_before() != target.state)) return FinishNotBegun();
   WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
-  std::vector<std::unique_ptr<UpdateMap>> maps;
-  for (std::size_t i = 0; i < journal.value().files().size(); ++i) {
-    const Path path = directory_ / journal.value().files()[i].name;
-    auto update = files_.MapForUpdate(path);
-    if (!update.ok() && update.error().code() == ErrorCode::kIo) return update.error();
-    if (!update.ok()) {
-      Damage(update.error());
-      return Ok();
-    }
-    WW_TRY(const std::unique_ptr<FileMap> map, files_.Map(path));
-    const Status as_expected = journal.value().CheckHeld(i, map->bytes(), pool_);
-    if (!as_expected.ok()) {
-      Damage(as_expected.error());
-      return Ok();
-    }
-    maps.push_back(std::move(update).value());
+  const Status replayed = ReplayJournal(files_, directory_, journal.value(),
+                                        forward ? Journal::Direction::kForward : Journal::Direction::kBack, pool_);
+  if (!replayed.ok()) {
+    if (replayed.error().code() == ErrorCode::kIo) return replayed.error();
+    Damage(replayed.error());
+    return Ok();
   }
-  for (std::size_t i = 0; i < maps.size(); ++i) {
-    WW_TRY(const std::span<std::uint8_t> bytes, maps[i]->ForWriting(0, maps[i]->size_bytes()));
-    journal.value().Write(i, bytes, forward ? Journal::Direction::kForward : Journal::Direction::kBack, pool_);
-  }
-  for (const std::unique_ptr<UpdateMap>& map : maps) WW_RETURN_IF_ERROR(map->Sync());
   WW_RETURN_IF_ERROR(WriteDigests(files_, own_ / DigestFile(target.state),
                                   forward ? journal.value().digests_after() : journal.value().digests_before()));
   return Save({target, std::nullopt, std::nullopt});

@@ -1,5 +1,5 @@
 // Updates in place, cut off at every point there is: afterwards the checkpoint is old, or can be completed to new.
-#include "cli/in_place.h"
+#include "follow/in_place/in_place_update.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,12 +11,11 @@
 #include <vector>
 
 #include "base/real_file_system.h"
-#include "cli/state_pair.h"
-#include "cli/update_lock.h"
 #include "codec/decode/decoder.h"
 #include "codec/decode/state_view.h"
 #include "codec/digest/state.h"
-#include "codec/encode/encoder.h"
+#include "codec/models.h"
+#include "follow/in_place/update_lock.h"
 #include "support/checkpoints.h"
 #include "support/sim_file_system.h"
 #include "support/temporary_directory.h"
@@ -51,24 +50,20 @@ Checkpoint Open(const fs::path& path) {
   return std::move(checkpoint).value();
 }
 
-std::vector<std::span<const std::uint8_t>> BytesOfAll(const Checkpoint& checkpoint) {
-  std::vector<std::span<const std::uint8_t>> bytes;
-  for (std::size_t i = 0; i < checkpoint.layout().size(); ++i) bytes.push_back(checkpoint.bytes(i));
-  return bytes;
+testing::Model ModelIn(const Checkpoint& checkpoint) {
+  testing::Model model;
+  model.layout = std::make_shared<const Layout>(checkpoint.layout());
+  for (std::size_t i = 0; i < checkpoint.layout().size(); ++i) {
+    const auto bytes = checkpoint.bytes(i);
+    model.tensors.emplace_back(bytes.begin(), bytes.end());
+  }
+  return model;
 }
 
 // What leads from one checkpoint to the other.
 std::shared_ptr<const StagedChange> Change(const Checkpoint& before, const Checkpoint& after) {
-  ThreadPool pool(1);
-  const Kernels& kernels = *ScalarKernels();
-  const StatePair pair{before.layout(), after.layout(), BytesOfAll(before), BytesOfAll(after)};
-  const auto digests = DigestTensors(pair.old_bytes, kernels, pool);
-  const auto delta = EncodeDelta(RequestFor(pair, digests, CodingRequest::kSmallest), kernels, pool);
-  EXPECT_TRUE(delta.ok());
-  const auto file = DeltaFile::Parse(delta.value().file);
-  EXPECT_TRUE(file.ok());
-  const StateView view(std::make_shared<const Layout>(before.layout()), pair.old_bytes, digests);
-  const auto change = StageDelta(file.value(), view, kernels, pool);
+  const testing::Model base = ModelIn(before);
+  const auto change = testing::Stage(testing::DeltaBetween(base, ModelIn(after)), testing::ViewOf(base));
   EXPECT_TRUE(change.ok()) << change.error().message();
   return change.value();
 }

@@ -1,4 +1,4 @@
-#include "cli/update_lock.h"
+#include "follow/in_place/update_lock.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 int OpenAndLock(const fs::path& path, int flags, int operation) {
   const int descriptor = ::open(path.empty() ? "." : path.c_str(), flags | O_CLOEXEC);
-  if (descriptor < 0) return -1;  // whoever reads it next will say why it cannot be opened
-  // A file system without locks has no other answer than to go on.
+  if (descriptor < 0) return -1;  // the caller reads it next, and reports why it cannot be opened
+  // Continues without a lock on a file system that has none.
   if (::flock(descriptor, operation | LOCK_NB) == 0 || errno != EWOULDBLOCK) return descriptor;
   ::close(descriptor);
   errno = EWOULDBLOCK;

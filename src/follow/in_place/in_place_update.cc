@@ -1,4 +1,4 @@
-#include "cli/in_place.h"
+#include "follow/in_place/in_place_update.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "follow/mirror/journal.h"
+#include "follow/in_place/journal.h"
+#include "follow/in_place/journal_replay.h"
+#include "follow/in_place/journal_writer.h"
+#include "follow/in_place/tensor_places.h"
 
 namespace weightwire {
 namespace {
@@ -53,47 +56,35 @@ Result<std::vector<Path>> JournalsOf(FileSystem& files, const Path& checkpoint, 
   return journals;
 }
 
-// What a person can do about a journal that leads nowhere.
-Error WithAdvice(const Error& error) {
-  return {error.code(),
-          error.message() + "; restore the checkpoint from where it came from and remove the journal beside it"};
-}
-
-// Writes the new bits of a complete journal, and removes it.
-Status RollForward(const Path& journal_path, const InPlaceTools& tools) {
-  const auto journal = Journal::Open(tools.files, journal_path, tools.kernels);
-  if (!journal.ok()) return WithAdvice(journal.error());
+// Replays a complete journal forward, and removes it.
+Status ReplayAndRemove(const Path& journal_path, const InPlaceTools& tools) {
   const Path directory = journal_path.parent_path();
-  std::vector<std::unique_ptr<UpdateMap>> maps;
-  for (std::size_t i = 0; i < journal.value().files().size(); ++i) {
-    const Path path = directory / journal.value().files()[i].name;
-    WW_TRY(const std::unique_ptr<FileMap> held, tools.files.Map(path));
-    const Status as_expected = journal.value().CheckHeld(i, held->bytes(), tools.pool);
-    if (!as_expected.ok()) return WithAdvice(as_expected.error());
-    WW_TRY(std::unique_ptr<UpdateMap> map, tools.files.MapForUpdate(path));
-    maps.push_back(std::move(map));
+  const auto replay = [&]() -> Status {
+    WW_TRY(const Journal journal, Journal::Open(tools.files, journal_path, tools.kernels));
+    return ReplayJournal(tools.files, directory, journal, Journal::Direction::kForward, tools.pool);
+  };
+  if (const Status replayed = replay(); !replayed.ok()) {
+    const Error& error = replayed.error();
+    if (error.code() == ErrorCode::kIo) return error;
+    return Error(error.code(),
+                 error.message() + "; restore the checkpoint from where it came from and remove the journal beside it");
   }
-  for (std::size_t i = 0; i < maps.size(); ++i) {
-    WW_TRY(const std::span<std::uint8_t> bytes, maps[i]->ForWriting(0, maps[i]->size_bytes()));
-    journal.value().Write(i, bytes, Journal::Direction::kForward, tools.pool);
-  }
-  for (const std::unique_ptr<UpdateMap>& map : maps) WW_RETURN_IF_ERROR(map->Sync());
   WW_RETURN_IF_ERROR(tools.files.Remove(journal_path));
   return tools.files.SyncDirectory(directory);
 }
 
-// Returns once the journal of the change is on the disk, under its own name.
+// Returns once the journal of the change is durable, under its own name.
 Status CommitJournal(const Path& journal_path, const Checkpoint& base, const StagedChange& change,
                      const InPlaceTools& tools) {
   WW_TRY(const std::vector<TensorPlace> places, PlacesIn(base.files(), base.layout()));
-  std::vector<std::span<const std::uint8_t>> held;
-  for (std::size_t i = 0; i < base.layout().size(); ++i) held.push_back(base.bytes(i));
+  std::vector<std::span<const std::uint8_t>> tensors;
+  for (std::size_t i = 0; i < base.layout().size(); ++i) tensors.push_back(base.bytes(i));
   JournalRequest request;
   request.change = &change;
   request.files = base.files();
   request.places = places;
-  request.held = held;
-  request.check_held = true;
+  request.tensors = tensors;
+  request.check_tensors = true;
   const Path temporary = TemporaryOf(journal_path);
   WW_TRY(const std::unique_ptr<NewFile> file, WriteJournal(tools.files, temporary, request, tools.kernels, tools.pool));
   WW_RETURN_IF_ERROR(file->Sync());
@@ -118,10 +109,10 @@ Result<bool> FinishPendingUpdate(const Path& checkpoint, const InPlaceTools& too
   for (const Path& leftover : incomplete) WW_RETURN_IF_ERROR(tools.files.Remove(leftover));
   WW_TRY(const std::vector<Path> complete, JournalsOf(tools.files, checkpoint, true));
   for (const Path& journal : complete) {
-    // Whoever named it may have been killed before that was on the disk, and then a power failure could take it away
-    // from half-written weights.
+    // The process that named the journal may have been killed before the name was durable. A power failure must not
+    // remove the journal while the weights are half written.
     WW_RETURN_IF_ERROR(tools.files.SyncDirectory(journal.parent_path()));
-    const Status finished = RollForward(journal, tools);
+    const Status finished = ReplayAndRemove(journal, tools);
     if (!finished.ok()) return finished.error().In(fmt::format("cannot finish the update of {}", checkpoint.string()));
   }
   return !complete.empty();
@@ -148,7 +139,7 @@ Status UpdateInPlace(const Path& path, const Checkpoint& base, const StagedChang
                              link ? "what it points to" : "that"));
   }
   WW_RETURN_IF_ERROR(CommitJournal(journal, base, change, tools));
-  const Status written = RollForward(journal, tools);
+  const Status written = ReplayAndRemove(journal, tools);
   if (!written.ok()) {
     return written.error().In(fmt::format(
         "the update of {0} has begun and is not complete; run 'weightwire apply --in-place {0}' to finish it",

@@ -7,8 +7,8 @@
 
 namespace weightwire {
 
-// Held from before a checkpoint is read until it is updated: keeps other updates of it, or of the directory it lies in,
-// away. Movable.
+// Held from before a checkpoint is read until it is updated. Keeps other updates of it, or of the directory that
+// contains it, away. It leaves no file behind: it locks the directory and the file themselves. Movable.
 class UpdateLock {
  public:
   // An error when another process holds it.
