@@ -40,10 +40,10 @@ class Core:
     """The core alone on two states, measured as often as is asked for: a machine's memory is faster in one minute and
     slower in the next, so what is compared with it is measured between two looks at it."""
 
-    def __init__(self, command: str, folder: str, old: dict, new: dict, threads: int) -> None:
+    def __init__(self, program: str, folder: str, old: dict, new: dict, threads: int) -> None:
         save_file(old, f"{folder}/old.safetensors")
         save_file(new, f"{folder}/new.safetensors")
-        self._command = [command, "bench", "codec", f"{folder}/old.safetensors", f"{folder}/new.safetensors"]
+        self._command = [program, "codec", f"{folder}/old.safetensors", f"{folder}/new.safetensors"]
         # torch takes ordinary pages for its tensors, so the states lie in such here too; the base copy has large ones.
         self._command += ["--ordinary-pages", "--threads", str(threads), "--repeat", "7", "--json"]
 
@@ -57,7 +57,9 @@ class Memory:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)
-        self._read = ctypes.CDLL(Path(os.environ["WEIGHTWIRE"]).parent / "libmemory_floor.so").weightwire_read_once
+        self._read = ctypes.CDLL(
+            Path(os.environ["WEIGHTWIRE_BENCH"]).parent / "libmemory_floor.so"
+        ).weightwire_read_once
         self._read.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         self._read.restype = ctypes.c_uint64
 
@@ -130,7 +132,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    command = os.environ["WEIGHTWIRE"]
+    program = os.environ["WEIGHTWIRE_BENCH"]
     torch.set_num_threads(options.threads)
 
     training = Training(options.layers)
@@ -139,7 +141,7 @@ def main() -> None:
     new = training.published()
     elements = sum(tensor.numel() for tensor in old.values())
     with tempfile.TemporaryDirectory() as folder:
-        core = Core(command, folder, old, new, options.threads)
+        core = Core(program, folder, old, new, options.threads)
         looks = [core.measure()]
         bf16 = publishing(training, options.threads, [old, new])
         looks.append(core.measure())

@@ -43,12 +43,15 @@ function(weightwire_layer)
   target_link_libraries(${target} ${visibility} ${LAYER_DEPENDS} ${LAYER_LIBS})
 endfunction()
 
-# The command, from src/cli/main.cc; at the top of the build folder, where people look for it.
-function(weightwire_command)
-  file(GLOB main CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cli/main.cc")
+# weightwire_program(NAME <name> FROM <folder>)
+# A program from src/<folder>/main.cc and the layer of that folder, at the top of the build folder, where people look
+# for it. No program if the file does not exist.
+function(weightwire_program)
+  cmake_parse_arguments(PROGRAM "" "NAME;FROM" "" ${ARGN})
+  file(GLOB main CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${PROGRAM_FROM}/main.cc")
   if(main)
-    add_executable(weightwire ${main})
-    target_link_libraries(weightwire PRIVATE weightwire_cli)
-    set_target_properties(weightwire PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+    add_executable(${PROGRAM_NAME} ${main})
+    target_link_libraries(${PROGRAM_NAME} PRIVATE weightwire_${PROGRAM_FROM})
+    set_target_properties(${PROGRAM_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
   endif()
 endfunction()

@@ -18,6 +18,7 @@ SUB_FOLDERS = {
     "codec": ["format", "kernels", "digest", "encode", "decode"],
     "store": ["http", "credentials", "backends", "wrappers"],
     "follow": ["targets", "mirror"],
+    "cli": ["commands"],
 }
 
 

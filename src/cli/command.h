@@ -1,13 +1,44 @@
-// The command line: arguments to options, errors to one sentence and an exit status.
+// A program made of commands: it parses its arguments, runs one command, and turns an error into one sentence on
+// standard error and an exit status.
 #pragma once
 
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
 #include "cli/world.h"
+
+namespace CLI {
+class App;
+}
 
 namespace weightwire {
 
 inline constexpr const char* kVersion = "0.1.0";  // of CMakeLists.txt
 
-// What main does. Returns the exit status: 0, or the number of the error's code (base/error.h).
-int RunCommand(int argc, const char* const* argv, const World& world);
+// One command: its options as CLI11 fills them, and what to run after they are parsed.
+struct Command {
+  CLI::App* app;
+  std::function<Status()> run;
+};
+
+struct Program {
+  std::string name;
+  std::string description;
+  std::string footer;                                           // of --help
+  std::function<std::vector<Command>(CLI::App&)> add_commands;  // in the order that --help shows
+};
+
+// What main does. Prints --help if no command is named. Returns the exit status: 0, or the number of the error's code
+// (base/error.h).
+int RunProgram(const Program& program, int argc, const char* const* argv);
+
+// The program `weightwire`.
+int RunWeightwire(int argc, const char* const* argv, const World& world);
+
+// Makes malloc keep up to 1 GiB of freed memory. Staged changes are large and are allocated again for every version,
+// and the system would map each of them anew, page by page.
+void KeepFreedMemory();
 
 }  // namespace weightwire

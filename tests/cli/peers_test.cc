@@ -7,7 +7,6 @@
 #include <random>
 
 #include "base/bytes.h"
-#include "cli/memory_floor.h"
 
 namespace weightwire {
 namespace {
@@ -86,29 +85,6 @@ TEST(Peers, ANewTensorIsSentWhole) {
   EXPECT_EQ(bytes.value().trl_raw, 2000U);
   EXPECT_EQ(bytes.value().trl_gap, 2000U);
   EXPECT_GE(bytes.value().xor_zstd, 2000U);  // random bytes
-}
-
-TEST(MemoryFloor, ReadsEveryByte) {
-  std::vector<std::uint64_t> words(1001);
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(words.data());
-  for (std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{64}, std::size_t{1000}, std::size_t{8001}}) {
-    const std::uint64_t one = ReadOnce(bytes, size);
-    const std::uint64_t both = ReadBothOnce(bytes, bytes, size);
-    for (std::size_t i = 0; i < size; ++i) {
-      auto* at = reinterpret_cast<std::uint8_t*>(words.data()) + i;
-      *at = 1;
-      EXPECT_NE(ReadOnce(bytes, size), one) << size << " " << i;
-      EXPECT_NE(ReadBothOnce(bytes, bytes, size), both) << size << " " << i;
-      *at = 0;
-    }
-  }
-}
-
-TEST(MemoryFloor, XorsEveryByte) {
-  const RandomPair states = MakePair(500, 100);
-  std::vector<std::uint8_t> xored(states.old_bytes.size());
-  XorInto(states.old_bytes.data(), states.new_bytes.data(), xored.data(), xored.size());
-  for (std::size_t i = 0; i < xored.size(); ++i) EXPECT_EQ(xored[i], states.old_bytes[i] ^ states.new_bytes[i]);
 }
 
 }  // namespace

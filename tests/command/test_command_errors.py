@@ -4,9 +4,20 @@ import os
 import signal
 import subprocess
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
-from test_command_roundtrip import WEIGHTWIRE, chain, snapshot, succeed, weightwire, write_by_hand, write_sharded
+from test_command_roundtrip import (
+    WEIGHTWIRE,
+    WEIGHTWIRE_BENCH,
+    chain,
+    snapshot,
+    succeed,
+    weightwire,
+    write_by_hand,
+    write_sharded,
+)
 
 INVALID_ARGUMENT, NOT_FOUND, IO, CORRUPT, MISMATCH, UNSUPPORTED = 2, 3, 4, 5, 6, 7
 
@@ -21,13 +32,13 @@ def files(tmp_path):
     return tmp_path
 
 
-def refused(files, status, words, *arguments):
+def refused(files, status, words, *arguments, program=WEIGHTWIRE):
     """Runs it: the status, one line on stderr with these words, nothing on stdout, no file other than before."""
     before = snapshot(files)
-    result = weightwire(*arguments)
+    result = weightwire(*arguments, program=program)
     assert result.returncode == status, result.stderr
     assert result.stdout == ""
-    assert result.stderr.startswith("weightwire: ")
+    assert result.stderr.startswith(f"{Path(program).name}: ")
     assert result.stderr.count("\n") == 1 and result.stderr.endswith("\n")
     for word in [words] if isinstance(words, str) else words:
         assert word in result.stderr
@@ -45,7 +56,6 @@ def test_missing_files(files):
     refused(files, NOT_FOUND, "missing", "inspect", missing)
     refused(files, NOT_FOUND, "missing", "inspect", files / "01", "--base", missing)
     refused(files, NOT_FOUND, "missing", "digest", missing)
-    refused(files, NOT_FOUND, "missing", "bench", "codec", missing, files / "1")
     (files / "empty").mkdir()
     refused(files, NOT_FOUND, "not a checkpoint", "digest", files / "empty")
     refused(files, NOT_FOUND, "nowhere", "diff", files / "0", files / "1", "-o", files / "nowhere/delta")
@@ -145,7 +155,7 @@ def test_other_names_shapes_or_types(files):
         refused(files, MISMATCH, words, "apply", files / name, files / "01", "-o", files / "out")
         refused(files, MISMATCH, words, "apply", files / name, files / "01", "--in-place")
         refused(files, MISMATCH, name, "inspect", files / "01", "--base", files / name)
-        refused(files, MISMATCH, words, "bench", "codec", files / "0", files / name)
+        refused(files, MISMATCH, words, "codec", files / "0", files / name, program=WEIGHTWIRE_BENCH)
 
 
 def test_existing_output(files):
@@ -174,12 +184,18 @@ def test_wrong_arguments(files):
         ["inspect"],
         ["inspect", files / "01", "--base", files / "0", "--layout", files / "0"],
         ["digest"],
-        ["bench", "codec", files / "0"],
-        ["bench", "codec", files / "0", files / "1", "--repeat", "3"],
-        ["bench", "nonsense"],
+        ["bench"],
     ]
     for arguments in wrong:
         refused(files, INVALID_ARGUMENT, "", *arguments)
+
+
+def test_wrong_arguments_of_the_benchmark(files):
+    bench = partial(refused, files, program=WEIGHTWIRE_BENCH)
+    bench(INVALID_ARGUMENT, "weightwire-bench codec --help", "codec", files / "0")
+    bench(INVALID_ARGUMENT, "not in range 7 to", "codec", files / "0", files / "1", "--repeat", "3")
+    bench(INVALID_ARGUMENT, "weightwire-bench --help", "nonsense")
+    bench(NOT_FOUND, "missing", "codec", files / "missing", files / "1")
 
 
 def test_unknown_instruction_set(files):

@@ -236,5 +236,5 @@ int main(int argc, char** argv) {
     wrap.random = &random;
     return weightwire::WrapStore(std::make_unique<weightwire::DyingStore>(std::move(backend), fate), wrap);
   };
-  return weightwire::RunCommand(argc, argv, world);
+  return weightwire::RunWeightwire(argc, argv, world);
 }

@@ -1,0 +1,19 @@
+#include "base/real_file_system.h"
+#include "bench/benchmarks.h"
+#include "cli/command.h"
+
+int main(int argc, char** argv) {
+  weightwire::KeepFreedMemory();
+  weightwire::RealFileSystem files;
+  weightwire::Program program;
+  program.name = "weightwire-bench";
+  program.description = "measure weightwire on this machine";
+  program.footer =
+      "Examples:\n"
+      "  weightwire-bench codec old.safetensors new.safetensors --threads 1\n"
+      "  weightwire-bench wire";
+  program.add_commands = [&files](CLI::App& app) -> std::vector<weightwire::Command> {
+    return {weightwire::AddCodecBench(app), weightwire::AddWireBench(app, files)};
+  };
+  return weightwire::RunProgram(program, argc, argv);
+}

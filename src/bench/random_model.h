@@ -1,0 +1,34 @@
+// A model made up for measurements: BF16 tensors whose exponents are spread as a trained model's are, and a state after
+// it in which weights have moved by one ulp, the more often the smaller they are.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/huge_buffer.h"
+#include "base/result.h"
+#include "base/threads.h"
+#include "tensor/layout.h"
+
+namespace weightwire {
+
+// The bytes of a state, tensors one after another. Movable; the bytes stay where they are.
+struct ModelState {
+  std::shared_ptr<const Layout> layout;
+  HugeBuffer buffer;
+  std::vector<std::span<std::uint8_t>> tensors;  // by the layout
+
+  [[nodiscard]] std::vector<std::span<const std::uint8_t>> views() const { return {tensors.begin(), tensors.end()}; }
+};
+
+// About so many bytes. The same for the same seed.
+Result<ModelState> MakeRandomModel(std::uint64_t size_bytes, std::uint64_t seed, ThreadPool& pool);
+
+Result<ModelState> CopyOf(const ModelState& state, ThreadPool& pool);
+
+// Moves about `share` of all weights by one ulp, up or down.
+void StepModel(ModelState& state, double share, std::uint64_t seed, ThreadPool& pool);
+
+}  // namespace weightwire

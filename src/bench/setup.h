@@ -1,0 +1,20 @@
+// What a measurement of the wire runs on.
+#pragma once
+
+#include <filesystem>
+
+#include "base/filesystem.h"
+#include "cli/interrupt.h"
+#include "cli/load.h"
+
+namespace weightwire {
+
+// Nothing here is owned; all of it outlives the measurement.
+struct BenchSetup {
+  const std::filesystem::path& directory;  // empty at first; everything that is written goes there
+  const Machine& machine;
+  FileSystem& files;
+  const InterruptGuard& interrupt;
+};
+
+}  // namespace weightwire

@@ -1,0 +1,165 @@
+// weightwire anchor RUN[@VERSION]: writes a full checkpoint of a version into the bucket.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/file.h"
+#include "base/result.h"
+#include "cli/commands/commands.h"
+#include "cli/fetch_version.h"
+#include "cli/format_numbers.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/load.h"
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "cli/retry.h"
+#include "cli/run_access.h"
+#include "cli/temporary_directory.h"
+#include "cli/world.h"
+#include "codec/digest/state.h"
+#include "follow/mirror/reader.h"
+#include "log/find_version.h"
+#include "publish/anchor_writer.h"
+
+namespace weightwire {
+namespace {
+
+struct AnchorCommandOptions {
+  std::string run;
+  // A directory that holds the version: a mirror, or any checkpoint of it. None: it is fetched first.
+  std::optional<std::filesystem::path> from;
+  bool carry_code = false;  // what could run as code too
+  std::size_t threads = 0;
+  bool json = false;
+};
+
+// Which version the directory holds: as the mirror says, or found by its digest.
+Result<KnownRecord> VersionOf(const Run& run, const Checkpoint& checkpoint, const std::optional<SharedRead>& mirror,
+                              const std::string& name, const Machine& machine) {
+  if (mirror.has_value()) {
+    if (mirror->held().run != run.id()) {
+      return Error(ErrorCode::kMismatch, fmt::format("{} follows another run than {}", name, run.store().Name()));
+    }
+    return ReadVersion(run, mirror->held().version);
+  }
+  WW_TRY(const KnownRecord newest, ReadVersion(run, std::nullopt));
+  WW_TRY(const Layout layout, run.ReadLayout(newest.record.layout));
+  WW_TRY(const Checkpoint view, checkpoint.ViewAs(layout));
+  const Sha256Digest state = StateDigest(layout, DigestInFull(view, "digesting " + name, machine));
+  WW_TRY(const auto found, FindVersionByState(run, state));
+  if (found.has_value()) return *found;
+  return Error(ErrorCode::kMismatch, fmt::format("{} holds no version of the run at {}; its state is {}", name,
+                                                 run.store().Name(), ToHex(state)));
+}
+
+Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Checkpoint& checkpoint, bool carry_code,
+                          FileSystem& files, const Machine& machine, const InterruptGuard& interrupt) {
+  WW_TRY(const Layout layout, run.ReadLayout(version.record.layout));
+  WW_TRY(Checkpoint view, checkpoint.ViewAs(layout));
+  AnchorOptions options;
+  options.file_system = &files;
+  if (!checkpoint.directory().empty()) {
+    WW_TRY(CarriedFiles carried, FindCarriedFiles(files, checkpoint.directory(), carry_code));
+    options.carried = std::move(carried.files);
+    for (const std::string& sentence : carried.left_out) fmt::print(stderr, "weightwire: {}\n", sentence);
+  }
+  SystemRandom random;
+  const AnchorSubject subject{
+      {version.record.version, NewId(random)}, version.record.state, version.record.delta_bytes};
+  AnchorWriter writer(run, subject, std::make_shared<CheckpointSource>(std::move(view)), options, *machine.kernels);
+  Progress progress(fmt::format("writing an anchor of version {}", version.record.version), layout.total_bytes());
+  std::uint64_t sent = 0;
+  WW_RETURN_IF_ERROR(RetryTransient(interrupt, [&]() -> Result<bool> {
+    WW_TRY(const bool done, writer.Step());
+    progress.Add(writer.bytes_sent() - sent);
+    sent = writer.bytes_sent();
+    return done;
+  }));
+  return writer.anchor();
+}
+
+Status RunAnchor(const AnchorCommandOptions& options, const World& world) {
+  WW_TRY(const RunAddress address, ParseRunAddress(options.run));
+  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const OpenedRun opened, OpenRun(address.location, world));
+  const Run& run = opened.run;
+  WW_RETURN_IF_ERROR(run.CheckMayWrite());
+  std::optional<KnownAnchor> anchor;
+  {
+    const InterruptGuard interrupt;
+    std::optional<TemporaryDirectory> fetched;
+    std::optional<SharedRead> mirror;
+    std::filesystem::path directory;
+    std::optional<KnownRecord> version;
+    if (options.from.has_value()) {
+      directory = *options.from;
+      auto read = SharedRead::Begin(*world.files, directory);
+      if (read.ok()) {
+        mirror.emplace(std::move(read).value());
+      } else if (read.error().code() != ErrorCode::kNotFound) {
+        return read.error();
+      }
+    } else {
+      WW_TRY(version, ReadVersion(run, address.version));
+      std::error_code error;
+      const auto folder = std::filesystem::temp_directory_path(error);
+      if (error) return SystemError("find", "the directory for temporary files", error.value());
+      fetched.emplace(*world.files, TemporarySibling(folder / "weightwire-anchor"));
+      WW_RETURN_IF_ERROR(
+          FetchVersion(run, *version, fetched->path(), options.carry_code, machine, interrupt, *world.files));
+      directory = fetched->path();
+    }
+    WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(directory));
+    if (!version.has_value()) {
+      WW_TRY(version, VersionOf(run, checkpoint, mirror, directory.string(), machine));
+      if (address.version.has_value() && *address.version != version->record.version) {
+        return Error(ErrorCode::kMismatch, fmt::format("{} holds version {}, not version {}", directory.string(),
+                                                       version->record.version, *address.version));
+      }
+    }
+    WW_TRY(anchor, Write(run, *version, checkpoint, options.carry_code, *world.files, machine, interrupt));
+  }
+  const AnchorManifest& manifest = anchor->manifest;
+  if (options.json) {
+    JsonOutput json;
+    json["version"] = manifest.name.version;
+    json["id"] = ToHex(manifest.name.id);
+    json["files"] = manifest.files.size();
+    json["bytes"] = manifest.TotalBytes();
+    PrintJson(json);
+    return Ok();
+  }
+  fmt::print("{}: wrote an anchor of version {}: {} {}, {}\n", address.location, manifest.name.version,
+             WithCommas(manifest.files.size()), manifest.files.size() == 1 ? "file" : "files",
+             HumanBytes(manifest.TotalBytes()));
+  return Ok();
+}
+
+}  // namespace
+
+Command AddAnchor(CLI::App& app, const World& world) {
+  const auto options = std::make_shared<AnchorCommandOptions>();
+  CLI::App& sub = *app.add_subcommand("anchor", "write a full checkpoint of a version into the bucket");
+  AddRunAtVersion(sub, options->run);
+  AddPath(sub, "--from", options->from,
+          "a directory that holds a version, such as a mirror; otherwise the version is fetched first");
+  AddCarryCodeIntoAnchors(sub, options->carry_code);
+  AddThreads(sub, options->threads);
+  AddJson(sub, options->json);
+  sub.footer(
+      "Late followers begin at the nearest anchor, and gc can remove the deltas before it. Anybody who holds a "
+      "version\n"
+      "can write one: what is sent is digested on the way and must be the version's state.\n"
+      "\n"
+      "Examples:\n"
+      "  weightwire anchor /shared/runs/grpo-7b --from mirror\n"
+      "  weightwire anchor /shared/runs/grpo-7b@500");
+  return {&sub, [options, &world] { return RunAnchor(*options, world); }};
+}
+
+}  // namespace weightwire

@@ -1,0 +1,28 @@
+// All commands of `weightwire`. Each file of this folder is one command: its options, its help and its work.
+#pragma once
+
+#include "cli/command.h"
+#include "cli/world.h"
+
+namespace weightwire {
+
+// Each declares a command of `app`. `app` and `world` must outlive what is returned.
+
+// Two checkpoints, or a checkpoint and a delta:
+Command AddDiff(CLI::App& app);
+Command AddApply(CLI::App& app);
+Command AddInspect(CLI::App& app);
+Command AddDigest(CLI::App& app);
+
+// A run:
+Command AddInit(CLI::App& app, const World& world);
+Command AddPublish(CLI::App& app, const World& world);
+Command AddLog(CLI::App& app, const World& world);
+Command AddCheckout(CLI::App& app, const World& world);
+Command AddFollow(CLI::App& app, const World& world);
+Command AddAnchor(CLI::App& app, const World& world);
+Command AddGc(CLI::App& app, const World& world);
+Command AddVerify(CLI::App& app, const World& world);
+Command AddLeases(CLI::App& app, const World& world);
+
+}  // namespace weightwire

@@ -1,0 +1,90 @@
+// weightwire digest CHECKPOINT: the state digest, and what it is made of.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "cli/commands/commands.h"
+#include "cli/format_numbers.h"
+#include "cli/json_output.h"
+#include "cli/load.h"
+#include "cli/options.h"
+#include "cli/text_table.h"
+#include "codec/digest/state.h"
+
+namespace weightwire {
+namespace {
+
+struct DigestOptions {
+  std::filesystem::path checkpoint;
+  bool tensors = false;  // each tensor's digest too
+  std::size_t threads = 0;
+  bool json = false;
+};
+
+void ReportJson(const Layout& layout, const std::vector<Digest>& digests, const DigestOptions& options) {
+  JsonOutput json;
+  json["state"] = ToHex(StateDigest(layout, digests));
+  json["layout"] = ToHex(layout.hash());
+  json["tensors"] = layout.size();
+  json["model_bytes"] = layout.total_bytes();
+  if (!layout.aliases().empty()) json["aliases"] = layout.aliases();
+  if (options.tensors) {
+    json["per_tensor"] = JsonOutput::array();
+    for (std::size_t i = 0; i < layout.size(); ++i) {
+      const TensorSpec& spec = layout.tensors()[i];
+      json["per_tensor"].push_back(JsonOutput{
+          {"name", spec.name}, {"dtype", NameOf(spec.dtype)}, {"shape", spec.shape}, {"digest", digests[i].ToHex()}});
+    }
+  }
+  PrintJson(json);
+}
+
+void ReportText(const Layout& layout, const std::vector<Digest>& digests, const DigestOptions& options) {
+  fmt::print("state    {}\nlayout   {}\ntensors  {}, {}\n", ToHex(StateDigest(layout, digests)), ToHex(layout.hash()),
+             WithCommas(layout.size()), HumanBytes(layout.total_bytes()));
+  for (const auto& [alias, kept] : layout.aliases()) fmt::print("tied     {} is {}\n", alias, kept);
+  if (!options.tensors) return;
+  TextTable table("llll");
+  for (std::size_t i = 0; i < layout.size(); ++i) {
+    const TensorSpec& spec = layout.tensors()[i];
+    table.AddRow({digests[i].ToHex(), std::string(NameOf(spec.dtype)), fmt::format("[{}]", fmt::join(spec.shape, ", ")),
+                  spec.name});
+  }
+  fmt::print("\n{}", table.Render());
+}
+
+Status RunDigest(const DigestOptions& options) {
+  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
+  const std::vector<Digest> digests = DigestInFull(checkpoint, "digesting " + options.checkpoint.string(), machine);
+  if (options.json) {
+    ReportJson(checkpoint.layout(), digests, options);
+  } else {
+    ReportText(checkpoint.layout(), digests, options);
+  }
+  return Ok();
+}
+
+}  // namespace
+
+Command AddDigest(CLI::App& app) {
+  const auto options = std::make_shared<DigestOptions>();
+  CLI::App& sub = *app.add_subcommand("digest", "show the digest that names a checkpoint's state");
+  AddPath(sub, "CHECKPOINT", options->checkpoint, "the checkpoint")->required();
+  sub.add_flag("--tensors", options->tensors, "the digest of each tensor too");
+  AddThreads(sub, options->threads);
+  AddJson(sub, options->json);
+  sub.footer(
+      "Two checkpoints have the same state digest exactly when names, types, shapes and bits of their tensors are the\n"
+      "same, however they are spread over files.\n"
+      "\n"
+      "Examples:\n"
+      "  weightwire digest step-11\n"
+      "  weightwire digest model.safetensors --tensors");
+  return {&sub, [options] { return RunDigest(*options); }};
+}
+
+}  // namespace weightwire

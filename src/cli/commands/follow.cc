@@ -1,0 +1,508 @@
+// weightwire follow RUN DIR: keeps a directory at the newest version of a run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+#include "cli/child.h"
+#include "cli/commands/commands.h"
+#include "cli/durations.h"
+#include "cli/format_numbers.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/live_line.h"
+#include "cli/load.h"
+#include "cli/missing_run.h"
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "cli/told.h"
+#include "cli/vllm_server.h"
+#include "cli/world.h"
+#include "follow/follower.h"
+#include "follow/mirror/mirror.h"
+#include "follow/mirror/swap_mirror.h"
+#include "log/keys.h"
+#include "runner/adopt.h"
+#include "runner/follow_loop.h"
+#include "runner/follower_id.h"
+#include "store/transfer.h"
+
+namespace weightwire {
+namespace {
+
+struct FollowOptions {
+  std::string run;
+  std::filesystem::path directory;
+  bool once = false;
+  std::optional<Version> until;
+  std::optional<std::chrono::milliseconds> timeout;  // for `until`
+  std::optional<Version> stand_still;
+  std::optional<std::string> exec;  // after each update
+  std::optional<std::string> vllm;  // the URL of a server that is brought along
+  bool every_version = false;
+  bool swap = false;        // whole copies behind a link, for readers that take no lock
+  bool adopt = false;       // take over a directory that has files
+  bool carry_code = false;  // and files that could run as code
+  bool check = true;        // digest what the mirror holds, in full, before going on from it
+  bool keep_lease = true;
+  std::optional<std::string> name;
+  std::chrono::milliseconds poll{2'000};
+  std::size_t threads = 0;
+  bool json = false;
+};
+
+std::int64_t Milliseconds(std::chrono::nanoseconds duration) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+}
+
+void PrintLine(const JsonOutput& json) {
+  fmt::print("{}\n", json.dump(-1, ' ', false, JsonOutput::error_handler_t::replace));
+  std::fflush(stdout);
+}
+
+void PrintEnd(const FollowOptions& options, FollowEnd end, const FollowerStatus& status) {
+  const char* reason = end == FollowEnd::kReached ? "reached" : end == FollowEnd::kStopped ? "stopped" : "up to date";
+  if (options.json) {
+    JsonOutput json;
+    json["event"] = "end";
+    json["reason"] = reason;
+    json["version"] = status.held.has_value() ? JsonOutput(*status.held) : JsonOutput(nullptr);
+    json["versions_applied"] = status.versions_applied;
+    json["anchors_loaded"] = status.anchors_loaded;
+    json["bytes_fetched"] = status.bytes_fetched;
+    json["detours"] = status.detours;
+    PrintLine(json);
+    return;
+  }
+  if (!status.held.has_value()) {
+    fmt::print("{}: {}; it holds no version yet\n", options.directory.string(), reason);
+    return;
+  }
+  fmt::print("{}: {}, with version {}\n", options.directory.string(), reason, *status.held);
+}
+
+void PrintWarning(const std::string& sentence) { fmt::print(stderr, "weightwire: {}\n", sentence); }
+
+// What the user sees of it.
+class Reporter {
+ public:
+  Reporter(const FollowOptions& options, const Follower& follower, const std::optional<Held>& held, const Clock& clock)
+      : options_(options), follower_(follower), clock_(clock) {
+    if (held.has_value()) held_ = held->version;
+  }
+
+  void Stepped(FollowerStep step) {
+    const bool rests = step == FollowerStep::kUpToDate || step == FollowerStep::kIdle;
+    if (!rests && step != FollowerStep::kLease && !began_.has_value()) began_ = clock_.Monotonic();
+    if (step == FollowerStep::kUpToDate) began_.reset();
+    if (line_.is_shown()) line_.Show(StatusLine());
+  }
+
+  void Applied() {
+    const FollowerStatus status = follower_.status();
+    const Record& record = follower_.held_record()->record;
+    const std::uint64_t bytes = status.bytes_fetched - std::exchange(bytes_before_, status.bytes_fetched);
+    const auto took = clock_.Monotonic() - std::exchange(began_, std::nullopt).value_or(clock_.Monotonic());
+    const std::optional<Version> from = std::exchange(held_, record.version);
+    line_.Erase();
+    if (options_.json) {
+      JsonOutput json;
+      json["event"] = "version";
+      json["version"] = record.version;
+      json["step"] = record.step;
+      json["from"] = from.has_value() ? JsonOutput(*from) : JsonOutput(nullptr);
+      json["state"] = ToHex(record.state);
+      json["bytes_fetched"] = bytes;
+      json["milliseconds"] = Milliseconds(took);
+      PrintLine(json);
+      return;
+    }
+    const std::string skipped =
+        from.has_value() && *from + 1 < record.version ? fmt::format(" from version {}", *from) : "";
+    fmt::print("version {} (step {}){}: fetched {} in {}\n", record.version, record.step, skipped, HumanBytes(bytes),
+               HumanSeconds(std::chrono::duration<double>(took).count()));
+    std::fflush(stdout);
+  }
+
+  void Troubled(const std::optional<Error>& error) {
+    line_.Erase();
+    if (options_.json) {
+      JsonOutput json;
+      json["event"] = error.has_value() ? "trouble" : "trouble_over";
+      if (error.has_value()) {
+        json["code"] = static_cast<int>(error->code());
+        json["error"] = error->message();
+      }
+      PrintLine(json);
+      return;
+    }
+    if (error.has_value()) {
+      fmt::print(stderr, "weightwire: {}; trying again\n", error->message());
+    } else {
+      fmt::print(stderr, "weightwire: it works again\n");
+    }
+  }
+
+  // A server that is brought along holds it.
+  void Served(Version version) {
+    line_.Erase();
+    if (options_.json) {
+      JsonOutput json;
+      json["event"] = "served";
+      json["version"] = version;
+      PrintLine(json);
+      return;
+    }
+    fmt::print("{} serves version {}\n", *options_.vllm, version);
+    std::fflush(stdout);
+  }
+
+  void Warn(const std::string& sentence) {
+    line_.Erase();
+    PrintWarning(sentence);
+  }
+
+  void Ended(FollowEnd end) {
+    line_.Erase();
+    PrintEnd(options_, end, follower_.status());
+  }
+
+ private:
+  [[nodiscard]] std::string StatusLine() const {
+    const FollowerStatus status = follower_.status();
+    std::string text = status.held.has_value() ? fmt::format("version {}", *status.held) : std::string("no version");
+    if (status.held.has_value() && status.newest.value_or(0) > *status.held) {
+      text += fmt::format(", {} behind for {}", *status.newest - *status.held,
+                          HumanDuration(std::chrono::duration_cast<std::chrono::seconds>(status.behind)));
+    }
+    return text + ", waits for " + status.waits_for;
+  }
+
+  const FollowOptions& options_;
+  const Follower& follower_;
+  const Clock& clock_;
+  std::optional<Version> held_;
+  std::uint64_t bytes_before_ = 0;
+  std::optional<std::chrono::nanoseconds> began_;  // when the first thing was done for the next update
+  LiveLine line_;
+};
+
+// Runs the user's command for what the mirror holds.
+class CommandRunner {
+ public:
+  CommandRunner(const FollowOptions& options, FileSystem& files, Follower& follower, const Mirror& mirror,
+                Reporter& reporter, const InterruptGuard& interrupt)
+      : options_(options),
+        files_(files),
+        follower_(follower),
+        mirror_(mirror),
+        reporter_(reporter),
+        interrupt_(interrupt) {}
+
+  // To be told of each step: what is held from an earlier start is caught up on, once it is clear that nothing newer
+  // comes at once. As below otherwise.
+  Status Stepped(FollowerStep step) {
+    const bool is_last_chance = step == FollowerStep::kUpToDate;
+    if (step != FollowerStep::kApply && !is_last_chance) return Ok();
+    if (!std::exchange(catches_up_, false) || !is_last_chance) return Ok();
+    const auto held = mirror_.held();
+    if (!held.has_value() || WasTold(files_, options_.directory, *held)) return Ok();
+    return Run();
+  }
+
+  // An error when there is no use in going on; otherwise what goes wrong is said, and the next start tries again.
+  Status Run() {
+    if (!options_.exec.has_value()) return Ok();
+    const Held held = *mirror_.held();
+    Status ran = RunFor(held);
+    if (ran.ok()) ran = RememberTold(files_, options_.directory, held);
+    if (ran.ok() || options_.once) return ran;
+    reporter_.Warn(ran.error().message());
+    return Ok();
+  }
+
+ private:
+  Status RunFor(const Held& held) {
+    std::error_code ignored;
+    const std::filesystem::path directory = options_.swap ? options_.directory / kSwapLink : options_.directory;
+    const std::map<std::string, std::string> variables = {
+        {"WEIGHTWIRE_VERSION", std::to_string(held.version)},
+        {"WEIGHTWIRE_STEP", std::to_string(held.step)},
+        {"WEIGHTWIRE_DIR", std::filesystem::absolute(directory, ignored).lexically_normal().string()}};
+    // A lease that cannot be renewed just now is tried again with everything else.
+    return RunShellCommand(*options_.exec, variables, interrupt_, [this] { static_cast<void>(follower_.KeepLease()); });
+  }
+
+  const FollowOptions& options_;
+  FileSystem& files_;
+  Follower& follower_;
+  const Mirror& mirror_;
+  Reporter& reporter_;
+  const InterruptGuard& interrupt_;
+  bool catches_up_ = true;
+};
+
+// Keeps a vLLM server at what the mirror holds, whenever there is time.
+class ServerKeeper {
+ public:
+  ServerKeeper(const FollowOptions& options, const Mirror& mirror, Reporter& reporter)
+      : mirror_(mirror),
+        reporter_(reporter),
+        once_(options.once),
+        directory_(options.swap ? options.directory / kSwapLink : options.directory) {
+    if (options.vllm.has_value()) server_.emplace(*options.vllm);
+  }
+
+  // An error when there is no use in going on. Otherwise what goes wrong is said, and tried again the next time.
+  Status Keep() {
+    if (!server_.has_value() || !mirror_.held().has_value()) return Ok();
+    const Held held = *mirror_.held();
+    const auto brought = server_->UpdateTo(held, directory_);
+    if (!brought.ok()) {
+      const Error& error = brought.error();
+      if (once_ || error.code() == ErrorCode::kIo) return error;
+      if (std::exchange(trouble_, error.message()) != error.message()) reporter_.Warn(error.message());
+      return Ok();
+    }
+    trouble_.clear();
+    if (brought.value()) reporter_.Served(held.version);
+    return Ok();
+  }
+
+ private:
+  const Mirror& mirror_;
+  Reporter& reporter_;
+  const bool once_;
+  const std::filesystem::path directory_;
+  std::optional<VllmServer> server_;
+  std::string trouble_;
+};
+
+Status CheckOptions(const FollowOptions& options) {
+  if (options.until.has_value() && options.stand_still.has_value()) {
+    return Error(ErrorCode::kInvalidArgument, "give either --until or --stand-still, not both");
+  }
+  if (options.timeout.has_value() && !options.until.has_value()) {
+    return Error(ErrorCode::kInvalidArgument, "--timeout goes with --until");
+  }
+  if (options.swap && options.adopt) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "give either --swap or --adopt: with --swap every version gets a copy of its own");
+  }
+  return Ok();
+}
+
+Result<std::unique_ptr<Mirror>> OpenInPlace(FileSystem& files, const std::filesystem::path& directory,
+                                            const MirrorOptions& options, const Kernels& kernels, ThreadPool& pool) {
+  return OpenMirror(files, directory, options, kernels, pool);
+}
+
+// Waits as another sleeper does, but no longer than until a deadline; if there is none, as long as it is told.
+class DeadlineSleeper final : public Sleeper {
+ public:
+  DeadlineSleeper(Sleeper& sleeper, const Clock& clock, std::optional<std::chrono::nanoseconds> from_now)
+      : sleeper_(sleeper), clock_(clock) {
+    if (from_now.has_value()) deadline_ = clock.Monotonic() + *from_now;
+  }
+  [[nodiscard]] bool IsOver() const { return deadline_.has_value() && clock_.Monotonic() >= *deadline_; }
+  [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override {
+    if (!deadline_.has_value()) return sleeper_.SleepFor(duration);
+    const auto left = std::max(*deadline_ - clock_.Monotonic(), std::chrono::nanoseconds(0));
+    return sleeper_.SleepFor(std::min(duration, left)) && !IsOver();
+  }
+
+ private:
+  Sleeper& sleeper_;
+  const Clock& clock_;
+  std::optional<std::chrono::nanoseconds> deadline_;
+};
+
+// The version that was waited for did not come.
+Error TooLate(const FollowOptions& options, const std::optional<Held>& held) {
+  return {ErrorCode::kUnavailable,
+          fmt::format("version {} did not come in time; {} holds {}", *options.until, options.directory.string(),
+                      held.has_value() ? fmt::format("version {}", held->version) : std::string("no version yet"))};
+}
+
+// Asked for by number, and not there.
+Status CheckReached(const FollowOptions& options, const FollowerStatus& status, const Run& run) {
+  const std::optional<Version> wanted = options.until.has_value() ? options.until : options.stand_still;
+  if (!status.held.has_value()) {
+    return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version yet", run.store().Name()));
+  }
+  if (wanted.has_value() && *status.held < *wanted) {
+    return Error(ErrorCode::kNotFound,
+                 fmt::format("the run at {} has no version {} yet; {} holds version {}", run.store().Name(), *wanted,
+                             options.directory.string(), *status.held));
+  }
+  return Ok();
+}
+
+// The run; nothing if a signal ended the wait for it. Where a version is held already there was one, so another is not
+// made in its place: the location may be wrong.
+Result<std::optional<Run>> RunToFollow(const FollowOptions& options, Store& store, const Mirror& mirror,
+                                       Sleeper& sleeper) {
+  auto run = Run::Open(store);
+  if (run.ok()) return std::optional(std::move(run).value());
+  if (run.error().code() != ErrorCode::kNotFound) return run.error();
+  if (mirror.held().has_value()) {
+    return Error(ErrorCode::kNotFound, fmt::format("there is no run at {}, though {} holds version {} of one",
+                                                   store.Name(), options.directory.string(), mirror.held()->version));
+  }
+  MissingRunOptions missing;
+  missing.may_make = options.keep_lease;  // otherwise nothing is to be written there
+  missing.poll = options.poll;
+  return MakeOrAwaitRun(store, missing, sleeper, PrintWarning);
+}
+
+Status RunFollow(const FollowOptions& options, const World& world) {
+  WW_RETURN_IF_ERROR(CheckOptions(options));
+  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const auto store, world.open_store(options.run));
+  if (options.once) {
+    const auto there = Run::Open(*store);
+    if (!there.ok()) return there.error();
+  }
+  const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
+  SystemClock clock;
+  InterruptSleeper patient;
+  DeadlineSleeper sleeper(patient, clock, options.timeout);
+  MirrorOptions mirror_options;
+  mirror_options.adopt = options.adopt;
+  mirror_options.check = options.check;
+  mirror_options.carry_code = options.carry_code;
+  const auto open = options.swap ? OpenSwapMirror : OpenInPlace;
+  WW_TRY(const auto mirror, open(*world.files, options.directory, mirror_options, *machine.kernels, *machine.pool));
+  WW_TRY(const std::optional<Run> found, RunToFollow(options, *store, *mirror, sleeper));
+  if (!found.has_value()) {
+    if (!InterruptGuard::interrupted()) return TooLate(options, mirror->held());
+    PrintEnd(options, FollowEnd::kStopped, FollowerStatus());
+    return Ok();
+  }
+  const Run& run = *found;
+  if (options.adopt && !mirror->held().has_value() && !mirror->damage().has_value()) {
+    const Progress progress("digesting what lies there");
+    WW_RETURN_IF_ERROR(AdoptByDigest(run, *mirror));
+  }
+  SystemRandom random;
+  WW_TRY(const Id id, FollowerIdOf(*world.files, options.directory, random));
+  FollowerOptions follower_options;
+  follower_options.name = options.name.value_or(DefaultFollowerName(options.directory));
+  follower_options.keep_lease = options.keep_lease;
+  follower_options.every_version = options.every_version;
+  follower_options.fetch_threads = TransferOptions().threads;
+  Follower follower(run, *mirror, id, follower_options, {&clock, machine.kernels, machine.pool.get()});
+  if (options.stand_still.has_value()) follower.StandStill(options.stand_still, /*back=*/true);
+
+  Reporter reporter(options, follower, mirror->held(), clock);
+  if (mirror->damage().has_value()) reporter.Warn(mirror->damage()->message());
+  FollowLoopOptions loop;
+  loop.once = options.once;
+  loop.until = options.until;
+  loop.poll = options.poll;
+  loop.every_version = options.every_version;
+  ServerKeeper server(options, *mirror, reporter);
+  CommandRunner command(options, *world.files, follower, *mirror, reporter, interrupt);
+  Status served = Ok();
+  FollowLoopEvents events;
+  events.stepped = [&](FollowerStep step) {
+    reporter.Stepped(step);
+    if (step == FollowerStep::kUpToDate) served = server.Keep();
+    if (served.ok() && options.exec.has_value()) served = command.Stepped(step);
+    const bool is_too_late =
+        sleeper.IsOver() && (!mirror->held().has_value() || mirror->held()->version < *options.until);
+    return served.ok() && !InterruptGuard::interrupted() && !is_too_late;
+  };
+  events.troubled = [&](const std::optional<Error>& error) { reporter.Troubled(error); };
+  events.applied = [&]() -> Status {
+    reporter.Applied();
+    WW_RETURN_IF_ERROR(server.Keep());
+    return command.Run();
+  };
+  const auto end = RunFollower(follower, loop, {&sleeper, &random}, events);
+  // Whatever happened: what is written is brought to the disk, and the lease given back.
+  const Status synced = mirror->Sync();
+  const Status left = follower.Leave();
+  if (!end.ok()) return end.error();
+  if (!served.ok()) return served.error();
+  if (!synced.ok()) return synced.error();
+  if (end.value() == FollowEnd::kStopped && !InterruptGuard::interrupted()) return TooLate(options, mirror->held());
+  if (!left.ok()) reporter.Warn(left.error().message() + "; the lease stays until it expires");
+  if (end.value() == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower.status(), run));
+  reporter.Ended(end.value());
+  return Ok();
+}
+
+}  // namespace
+
+Command AddFollow(CLI::App& app, const World& world) {
+  const auto options = std::make_shared<FollowOptions>();
+  CLI::App& sub = *app.add_subcommand("follow", "keep a directory at the newest version of a run");
+  AddRun(sub, options->run, "the run; made, or waited for, if there is none");
+  AddPath(sub, "DIR", options->directory, "the mirror: a Hugging Face directory; made if there is none")->required();
+  sub.add_flag("--once", options->once, "bring it to the newest version, and end");
+  AddNumber(sub, "--until", options->until, "go no further than this version, and end there")->type_name("VERSION");
+  AddDuration(sub, "--timeout", options->timeout, "with --until: give up after so long, with an error");
+  AddNumber(sub, "--stand-still", options->stand_still,
+            "hold exactly this version, going back to it if need be, and stay there")
+      ->type_name("VERSION");
+  sub.add_option("--exec", options->exec,
+                 "run this command after each update; the mirror stands still until it ends. If it fails, or we are "
+                 "killed before, the next start runs it again. It finds "
+                 "WEIGHTWIRE_VERSION, WEIGHTWIRE_STEP and WEIGHTWIRE_DIR in its environment")
+      ->type_name("CMD");
+  sub.add_option(
+         "--vllm", options->vllm,
+         "bring this vLLM server along, in a pause; for one in development mode without the plugin (docs/vllm.md)")
+      ->type_name("URL");
+  sub.add_flag(
+      "--swap", options->swap,
+      "keep whole copies, two at most, and a link DIR/current that is replaced at one stroke: for readers that "
+      "take no lock");
+  sub.add_flag("--every-version", options->every_version,
+               "take each version on its own, instead of several in one update when behind");
+  AddDuration(sub, "--poll", options->poll, "how often to ask for a newer version (2s unless given)");
+  sub.add_flag("--adopt", options->adopt,
+               "take over a directory that has files already: what it holds is found by its digest");
+  AddCarryCodeIntoDirectory(sub, options->carry_code);
+  sub.add_flag_callback(
+      "--no-check", [options] { options->check = false; },
+      "do not read and digest all of what the mirror holds at the start; only if nobody else can have changed it");
+  sub.add_option("--name", options->name, "what 'leases' calls this follower; host and directory unless given")
+      ->type_name("NAME");
+  sub.add_flag_callback(
+      "--no-lease", [options] { options->keep_lease = false; },
+      "write nothing to the bucket, so keep no lease; what is needed is then protected by gc's minimum age alone");
+  AddThreads(sub, options->threads);
+  sub.add_flag("--json", options->json, "print a line of JSON for each event, for programs");
+  sub.footer(
+      "Each version is fetched, checked and decoded before a byte of the mirror changes; a crash at any point leaves "
+      "the\n"
+      "old version or the new one. Readers take a shared lock on DIR/.weightwire/content.lock (flock) while they "
+      "read.\n"
+      "With --swap nothing that DIR/current leads to is ever written to, and no lock is needed: what a reader has "
+      "opened\n"
+      "stays one version. A copy shares its blocks with the one before where the file system can (reflinks on XFS, "
+      "Btrfs);\n"
+      "elsewhere each version is written whole.\n"
+      "SIGINT and SIGTERM end it cleanly; the next 'follow' goes on from what the mirror holds, once it has digested "
+      "it.\n"
+      "A mirror whose weights somebody has changed is loaded anew; its other files are left as they are.\n"
+      "\n"
+      "Examples:\n"
+      "  weightwire follow /shared/runs/grpo-7b mirror\n"
+      "  weightwire follow /shared/runs/grpo-7b mirror --once\n"
+      "  weightwire follow s3://bucket/runs/grpo-7b mirror --exec 'systemctl reload my-server'\n"
+      "  weightwire follow s3://bucket/runs/grpo-7b mirror --vllm http://localhost:8000");
+  return {&sub, [options, &world] { return RunFollow(*options, world); }};
+}
+
+}  // namespace weightwire

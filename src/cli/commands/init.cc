@@ -1,0 +1,83 @@
+// weightwire init RUN: makes a run, after finding out whether the store keeps two writers apart.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "cli/commands/commands.h"
+#include "cli/json_output.h"
+#include "cli/options.h"
+#include "cli/world.h"
+#include "log/run.h"
+#include "runner/init_run.h"
+
+namespace weightwire {
+namespace {
+
+struct InitOptions {
+  std::string run;
+  // Go on where the store does not honour put-if-absent, and record that there is one writer.
+  bool single_writer = false;
+  bool json = false;
+};
+
+Status RunInit(const InitOptions& options, const World& world) {
+  WW_TRY(const auto store, world.open_store(options.run));
+  bool made = false;
+  WW_TRY(const Run run, InitRun(*store, options.single_writer, &made));
+  if (!made && options.single_writer && !run.manifest().single_writer) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("there is a run at {} already, and it was made for several writers; nothing was changed",
+                             options.run));
+  }
+  // What cannot be found out is no reason to fail.
+  bool is_public = false;
+  if (world.is_public) {
+    const auto found = world.is_public(options.run, kRunManifestKey);
+    is_public = found.ok() && found.value();
+  }
+  if (is_public) {
+    fmt::print(stderr, "weightwire: anybody can read {} without credentials, and so every version of the model\n",
+               options.run);
+  }
+  if (options.json) {
+    JsonOutput json;
+    json["run"] = ToHex(run.id());
+    json["location"] = options.run;
+    json["made"] = made;
+    json["single_writer"] = run.manifest().single_writer;
+    json["public"] = is_public;
+    PrintJson(json);
+    return Ok();
+  }
+  if (!made) {
+    fmt::print("{}: there is a run already, {}\n", options.run, ToHex(run.id()));
+    return Ok();
+  }
+  fmt::print("{}: made the run {}\n", options.run, ToHex(run.id()));
+  if (run.manifest().single_writer) fmt::print("It is for a single writer: two at a time would destroy it.\n");
+  return Ok();
+}
+
+}  // namespace
+
+Command AddInit(CLI::App& app, const World& world) {
+  const auto options = std::make_shared<InitOptions>();
+  CLI::App& sub = *app.add_subcommand("init", "make a run: one chain of versions in a bucket or a directory");
+  AddRun(sub, options->run, "where: a URL or a path");
+  sub.add_flag("--single-writer", options->single_writer,
+               "go on where the store cannot keep two publishers apart, and record that there will only ever be one");
+  AddJson(sub, options->json);
+  sub.footer(
+      "Finds out first whether the store refuses to create an object twice, which is what keeps two publishers apart.\n"
+      "Where there is a run already, its id is shown and nothing is changed. 'publish' makes the run by itself.\n"
+      "\n"
+      "Examples:\n"
+      "  weightwire init /shared/runs/grpo-7b\n"
+      "  weightwire init s3://bucket/runs/grpo-7b");
+  return {&sub, [options, &world] { return RunInit(*options, world); }};
+}
+
+}  // namespace weightwire

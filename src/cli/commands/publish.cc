@@ -1,0 +1,302 @@
+// weightwire publish RUN CHECKPOINT: one version of a run from a checkpoint.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+#include "cli/commands/commands.h"
+#include "cli/format_numbers.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/load.h"
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "cli/run_access.h"
+#include "cli/world.h"
+#include "codec/digest/state.h"
+#include "publish/publisher.h"
+#include "runner/follow_loop.h"
+#include "runner/init_run.h"
+#include "runner/state_directory.h"
+
+namespace weightwire {
+namespace {
+
+struct PublishOptions {
+  std::string run;
+  std::filesystem::path checkpoint;
+  // None: the step after the newest version's, or that one if the state is the same.
+  std::optional<std::uint64_t> step;
+  std::optional<std::filesystem::path> state_directory;
+  std::uint64_t anchor_every = 100;
+  std::uint64_t anchor_percent = 100;
+  bool single_writer = false;       // if the run has to be made
+  bool carry_code = false;          // into anchors, what could run as code too
+  bool drop_lost_versions = false;  // what is spooled and another publisher has taken the place of
+  // How long to go on when the store cannot be reached.
+  std::chrono::seconds patience{600};
+  std::size_t threads = 0;
+  bool json = false;
+};
+
+using std::chrono::nanoseconds;
+
+// Does the publisher's work on this thread: until `finished`, a signal, or an error that no waiting mends.
+class Worker {
+ public:
+  Worker(Publisher& publisher, const PublishOptions& options, const Clock& clock)
+      : publisher_(publisher), options_(options), clock_(clock) {}
+
+  // An anchor by policy keeps no version waiting, so what goes wrong with one counts only once nothing else is left.
+  void CountAnchors() { count_anchors_ = true; }
+
+  template <typename Finished>
+  Status WorkUntil(const Finished& finished) {
+    while (!finished()) {
+      if (InterruptGuard::interrupted()) return Error(ErrorCode::kIo, "interrupted");
+      if (publisher_.Work()) {
+        WW_RETURN_IF_ERROR(CheckTrouble());
+        continue;
+      }
+      if (publisher_.idle()) break;
+      static_cast<void>(InterruptGuard::WaitFor(UntilDue()));
+    }
+    return Ok();
+  }
+
+ private:
+  [[nodiscard]] nanoseconds UntilDue() const {
+    std::optional<MonotonicTime> next;
+    for (const Lane lane : kAllLanes) {
+      const auto due = publisher_.Due(lane);
+      if (due.has_value() && (!next.has_value() || *due < *next)) next = due;
+    }
+    constexpr nanoseconds kNothingKnown = std::chrono::milliseconds(100);
+    return next.has_value() ? std::max(*next - clock_.Monotonic(), nanoseconds(0)) : kNothingKnown;
+  }
+
+  // What goes wrong is said once, and waited for as long as the user has patience.
+  Status CheckTrouble() {
+    const PipelineStatus status = publisher_.status().pipeline;
+    if (status.stopped.has_value()) return *status.stopped;
+    const std::optional<Error>& trouble = count_anchors_ ? status.anchor_error : status.last_error;
+    if (!trouble.has_value()) {
+      began_.reset();
+      return Ok();
+    }
+    const Error& error = *trouble;
+    if (!MayPass(error)) return error;
+    if (!began_.has_value()) {
+      began_ = clock_.Monotonic();
+      fmt::print(stderr, "weightwire: {}; trying again\n", error.message());
+    }
+    return clock_.Monotonic() - *began_ > options_.patience ? Status(error) : Ok();
+  }
+
+  Publisher& publisher_;
+  const PublishOptions& options_;
+  const Clock& clock_;
+  bool count_anchors_ = false;
+  std::optional<nanoseconds> began_;  // of the trouble
+};
+
+struct Outcome {
+  TicketStatus ticket;
+  ModelSize model;
+  std::uint64_t bytes = 0;        // sent for the version: its delta, or its anchor where it has none
+  bool first_of_chain = false;    // it has no delta
+  std::optional<Version> anchor;  // one that was written after it
+  double seconds = 0;
+};
+
+void ReportJson(const PublishOptions& options, const Run& run, const Outcome& outcome) {
+  const TicketStatus& ticket = outcome.ticket;
+  JsonOutput json;
+  json["run"] = ToHex(run.id());
+  json["location"] = options.run;
+  json["outcome"] = NameOf(ticket.stage);
+  json["version"] = ticket.version.has_value() ? JsonOutput(*ticket.version) : JsonOutput(nullptr);
+  json["step"] = ticket.step;
+  json["changed"] = ticket.changed;
+  json["elements"] = outcome.model.elements;
+  json["bytes"] = outcome.bytes;
+  json["model_bytes"] = outcome.model.bytes;
+  json["anchor"] = outcome.first_of_chain || outcome.anchor.has_value();
+  json["seconds"] = outcome.seconds;
+  PrintJson(json);
+}
+
+void ReportText(const PublishOptions& options, const Outcome& outcome) {
+  const TicketStatus& ticket = outcome.ticket;
+  if (ticket.stage == TicketStage::kAlreadyPublished) {
+    fmt::print("{}: already published, as version {} (step {})\n", options.run, ticket.version.value_or(0),
+               ticket.step);
+    return;
+  }
+  fmt::print("{}: version {} (step {})\n", options.run, *ticket.version, ticket.step);
+  if (outcome.first_of_chain) {
+    fmt::print("sent the whole model as an anchor, {}, in {}\n", HumanBytes(outcome.bytes),
+               HumanSeconds(outcome.seconds));
+    return;
+  }
+  fmt::print("changed {} of {} elements, {}\n", WithCommas(ticket.changed), WithCommas(outcome.model.elements),
+             Percent(ticket.changed, outcome.model.elements));
+  fmt::print("sent    {}, {} of the model's {}, in {}\n", HumanBytes(outcome.bytes),
+             Percent(outcome.bytes, outcome.model.bytes), HumanBytes(outcome.model.bytes),
+             HumanSeconds(outcome.seconds));
+  if (outcome.anchor.has_value()) fmt::print("wrote an anchor of version {}\n", *outcome.anchor);
+}
+
+// The step of a version whose step the user did not say.
+Result<std::uint64_t> DefaultStep(const Run& run, const Checkpoint& checkpoint, const PublishOptions& options,
+                                  const Machine& machine) {
+  WW_TRY(const auto newest, run.FindNewest(std::nullopt));
+  if (!newest.has_value()) return std::uint64_t{0};
+  const Record& record = newest->record;
+  if (checkpoint.layout().hash() == record.layout) {
+    const auto digests = DigestInFull(checkpoint, "digesting " + options.checkpoint.string(), machine);
+    if (StateDigest(checkpoint.layout(), digests) == record.state) return record.step;
+  }
+  if (record.step == std::numeric_limits<std::uint64_t>::max()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("no step comes after {}, that of version {}: give --step", record.step, record.version));
+  }
+  return record.step + 1;
+}
+
+Status RunPublish(const PublishOptions& options, const World& world) {
+  const auto started = std::chrono::steady_clock::now();
+  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
+  WW_TRY(const auto store, world.open_store(options.run));
+  WW_TRY(const Run run, InitRun(*store, options.single_writer, nullptr));
+  WW_TRY(const auto state_directory, StateDirectory(options.state_directory, run.id()));
+  SystemClock clock;
+  SystemRandom random;
+  const InterruptGuard interrupt;
+
+  PublisherOptions publisher_options;
+  publisher_options.pipeline.anchor_every = options.anchor_every;
+  publisher_options.pipeline.anchor_percent = options.anchor_percent;
+  publisher_options.state_directory = state_directory;
+  publisher_options.base_in_file = true;
+  publisher_options.carry_code = options.carry_code;
+  publisher_options.drop_lost_versions = options.drop_lost_versions;
+  if (!checkpoint.directory().empty()) publisher_options.carried_directory = checkpoint.directory();
+  publisher_options.anchor_files.adapter = checkpoint.files().front().name == kAdapterFileName;
+  PublisherTools tools;
+  tools.clock = &clock;
+  tools.random = &random;
+  tools.files = world.files;
+  tools.kernels = machine.kernels;
+  tools.pool = machine.pool.get();
+  WW_TRY(const auto publisher, Publisher::Open(run, publisher_options, tools));
+  for (const std::string& warning : publisher->status().warnings) fmt::print(stderr, "weightwire: {}\n", warning);
+
+  // What an earlier process has left comes first, so that the newest version is known.
+  Worker worker(*publisher, options, clock);
+  const std::string stays =
+      fmt::format("; what is not sent yet stays in {} and goes with the next publish", state_directory.string());
+  const auto say_what_stays = [&](const Status& status) {
+    if (status.ok() || publisher->idle() || status.error().code() == ErrorCode::kMismatch) return status;
+    return Status(Error(status.error().code(), status.error().message() + stays));
+  };
+  WW_RETURN_IF_ERROR(say_what_stays(worker.WorkUntil([&] { return publisher->idle(); })));
+  std::uint64_t step = 0;
+  if (options.step.has_value()) {
+    step = *options.step;
+  } else {
+    WW_TRY(step, DefaultStep(run, checkpoint, options, machine));
+  }
+  const StateBits bits{std::make_shared<const Layout>(checkpoint.layout()), TensorBytes(checkpoint)};
+  std::optional<Ticket> ticket;
+  {
+    const Progress progress("comparing with the version before");
+    WW_TRY(ticket, publisher->Publish(bits, step));
+  }
+  WW_CHECK(ticket.has_value());  // nothing is on its way, so there is room
+  {
+    const Progress progress("sending");
+    WW_RETURN_IF_ERROR(say_what_stays(worker.WorkUntil([&] { return (*ticket)->IsFinal(); })));
+  }
+  Outcome outcome;
+  outcome.ticket = **ticket;
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  outcome.model = SizeOf(checkpoint.layout());
+  outcome.bytes = outcome.ticket.bytes;
+  if (outcome.ticket.stage == TicketStage::kFailed) {
+    return outcome.ticket.error.value_or(Error(ErrorCode::kIo, "the version was not published"));
+  }
+  const auto anchor_before = publisher->status().pipeline.newest_anchor;
+  if (outcome.ticket.stage == TicketStage::kCommitted) {
+    outcome.first_of_chain = anchor_before.has_value() && anchor_before->name.version == *outcome.ticket.version;
+    if (outcome.first_of_chain) outcome.bytes = anchor_before->bytes;
+    const Progress progress("writing an anchor");
+    worker.CountAnchors();
+    const Status worked = worker.WorkUntil([&] { return publisher->idle(); });
+    const PipelineStatus status = publisher->status().pipeline;
+    if (!worked.ok() && (InterruptGuard::interrupted() || !status.anchor_error.has_value())) {
+      return worked.error().In(fmt::format("version {} is published, but no anchor of it", *outcome.ticket.version));
+    }
+    // The version is there all the same; an anchor is due again with the next one.
+    if (status.anchor_error.has_value()) {
+      fmt::print(stderr, "weightwire: version {} is published, but without its anchor: {}\n", *outcome.ticket.version,
+                 status.anchor_error->message());
+    }
+    const auto& anchor = status.newest_anchor;
+    if (!outcome.first_of_chain && anchor.has_value() && anchor != anchor_before) outcome.anchor = anchor->name.version;
+  }
+  if (options.json) {
+    ReportJson(options, run, outcome);
+  } else {
+    ReportText(options, outcome);
+  }
+  return Ok();
+}
+
+}  // namespace
+
+Command AddPublish(CLI::App& app, const World& world) {
+  const auto options = std::make_shared<PublishOptions>();
+  CLI::App& sub = *app.add_subcommand("publish", "add a version to a run, from a checkpoint");
+  AddRun(sub, options->run, "the run; made if there is none");
+  AddPath(sub, "CHECKPOINT", options->checkpoint, "a safetensors file or a Hugging Face directory")->required();
+  AddNumber(sub, "--step", options->step,
+            "the trainer's step, for people; one more than the newest version's unless given");
+  AddPath(sub, "--state", options->state_directory,
+          "where the base copy and what is not sent yet are kept; in $XDG_STATE_HOME/weightwire or "
+          "~/.local/state/weightwire, by the run's id, unless given");
+  AddNumber(sub, "--anchor-every", options->anchor_every,
+            "write an anchor, a full checkpoint, after so many versions (100 unless given; 0: never by number)");
+  AddNumber(sub, "--anchor-percent", options->anchor_percent,
+            "and when the deltas since the last one add up to this share of the model (100 unless given; 0: never)");
+  AddDuration(sub, "--patience", options->patience,
+              "how long to try again while the store cannot be reached, once the run is open (10m unless given)");
+  sub.add_flag("--single-writer", options->single_writer, "as for 'init', if the run has to be made");
+  AddCarryCodeIntoAnchors(sub, options->carry_code);
+  sub.add_flag("--drop-lost", options->drop_lost_versions,
+               "drop versions that wait to be sent but whose place another publisher has taken");
+  AddThreads(sub, options->threads);
+  AddJson(sub, options->json);
+  sub.footer(
+      "The first version goes as an anchor, later ones as deltas against the version before. A publish that was cut "
+      "off\n"
+      "goes on with the next one. Publishing the newest version again does nothing. Of two publishers at a time one "
+      "wins,\n"
+      "and the other is told.\n"
+      "\n"
+      "Examples:\n"
+      "  weightwire publish /shared/runs/grpo-7b out/checkpoint-100 --step 100\n"
+      "  weightwire publish s3://bucket/runs/grpo-7b model.safetensors");
+  return {&sub, [options, &world] { return RunPublish(*options, world); }};
+}
+
+}  // namespace weightwire

@@ -1,0 +1,112 @@
+// weightwire verify RUN: reads a whole run and recomputes everything it promises.
+#include "follow/verify.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "cli/commands/commands.h"
+#include "cli/format_numbers.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/load.h"
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "cli/retry.h"
+#include "cli/run_access.h"
+#include "cli/world.h"
+
+namespace weightwire {
+namespace {
+
+struct VerifyOptions {
+  std::string run;
+  std::uint64_t from = 0;
+  std::size_t threads = 0;
+  bool json = false;
+};
+
+void ReportJson(const VerifyOptions& options, const Run& run, const VerifyReport& report) {
+  JsonOutput json;
+  json["run"] = ToHex(run.id());
+  json["location"] = options.run;
+  json["from"] = options.from;
+  json["newest"] = *report.newest;
+  json["records"] = report.records;
+  json["parts"] = report.parts;
+  json["anchors"] = report.anchors;
+  json["bytes"] = report.bytes;
+  json["states"] = report.states;
+  json["pruned"] = report.pruned;
+  json["damage"] = report.damage;
+  PrintJson(json);
+}
+
+void ReportText(const VerifyOptions& options, const VerifyReport& report) {
+  fmt::print("{}: versions {} to {}\n", options.run, options.from, *report.newest);
+  fmt::print("read      records {}, parts of deltas {}, anchors {}: {}\n", WithCommas(report.records),
+             WithCommas(report.parts), WithCommas(report.anchors), HumanBytes(report.bytes));
+  fmt::print("replayed  {} versions, each to the digest of its record\n", WithCommas(report.states));
+  if (report.pruned > 0) {
+    fmt::print("pruned    {} of which the deltas are not there\n",
+               report.pruned == 1 ? "1 version" : WithCommas(report.pruned) + " versions");
+  }
+  for (const std::string& sentence : report.damage) fmt::print("damage    {}\n", sentence);
+  if (report.damage.empty()) fmt::print("Everything is as it should be.\n");
+}
+
+Status RunVerify(const VerifyOptions& options, const World& world) {
+  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
+  Verifier verifier(opened.run, options.from, *machine.kernels, *machine.pool);
+  const InterruptGuard interrupt;
+  // It finds the newest version by itself, even if some records are damaged.
+  WW_RETURN_IF_ERROR(RetryTransient(interrupt, [&]() -> Result<bool> {
+    WW_RETURN_IF_ERROR(verifier.Step());
+    return verifier.report().newest.has_value();
+  }));
+  {
+    Progress progress("verifying " + options.run, *verifier.report().newest + 1 - options.from);
+    Version at = options.from;
+    WW_RETURN_IF_ERROR(RetryTransient(interrupt, [&]() -> Result<bool> {
+      WW_TRY(const bool done, verifier.Step());
+      progress.Add(verifier.at() - std::min(at, verifier.at()));
+      at = verifier.at();
+      return done;
+    }));
+  }
+  const VerifyReport& report = verifier.report();
+  if (options.json) {
+    ReportJson(options, opened.run, report);
+  } else {
+    ReportText(options, report);
+  }
+  if (report.damage.empty()) return Ok();
+  return Error(ErrorCode::kCorrupt, fmt::format("the run at {} is damaged: {} {}", options.run, report.damage.size(),
+                                                report.damage.size() == 1 ? "thing is wrong" : "things are wrong"));
+}
+
+}  // namespace
+
+Command AddVerify(CLI::App& app, const World& world) {
+  const auto options = std::make_shared<VerifyOptions>();
+  CLI::App& sub = *app.add_subcommand("verify", "read a whole run and recompute everything it promises");
+  AddRun(sub, options->run, "the run");
+  AddNumber(sub, "--from", options->from, "only from this version on")->type_name("VERSION");
+  AddThreads(sub, options->threads);
+  AddJson(sub, options->json);
+  sub.footer(
+      "Every record is compared with the one before, every object is hashed, every delta is replayed; at each anchor\n"
+      "and at the newest version the digest is computed in full. Deltas that gc has removed are no damage as long as\n"
+      "an anchor leads to the newest version. The model is held in memory, twice at an anchor.\n"
+      "Exit status: 0, or 5 if anything is damaged.\n"
+      "\n"
+      "Example:\n"
+      "  weightwire verify /shared/runs/grpo-7b");
+  return {&sub, [options, &world] { return RunVerify(*options, world); }};
+}
+
+}  // namespace weightwire
