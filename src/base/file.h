@@ -14,7 +14,7 @@ namespace weightwire {
 // What to do about a file or directory that already has the wanted name.
 enum class Existing : std::uint8_t { kRefuse, kReplace };
 
-// What to do about a path whose last part is a link.
+// What to do about a path whose last component is a link.
 enum class Links : std::uint8_t { kFollow, kRefuse };
 
 // "cannot <doing> <path>: <the operating system's reason>"; kNotFound for ENOENT, otherwise kIo.

@@ -8,7 +8,7 @@
 //     directory may leave the file under both names, never under none.
 // A rename does not sync the data of the file.
 //
-// Links are never followed by what writes: a path whose last part is a link is refused.
+// Links are never followed by what writes: a path whose last component is a link is refused.
 //
 // Thread safety: a FileSystem may be used by several threads. Objects it gives out by one thread at a time, unless they
 // say otherwise. They may outlive the names they were opened by, not the FileSystem.
@@ -129,7 +129,7 @@ class FileSystem {
   virtual Result<std::unique_ptr<NewFile>> Create(const Path& path) = 0;
   // A file that is there, to go on writing to it.
   virtual Result<std::unique_ptr<NewFile>> Reopen(const Path& path) = 0;
-  // A new file with the contents of another, sharing their place on the disk where the file system can do that.
+  // A new file with the contents of another, sharing their blocks on the disk where the file system can do that.
   virtual Result<std::unique_ptr<NewFile>> Clone(const Path& from, const Path& to) = 0;
   // A link that says `target`. An error when the name is taken.
   virtual Status MakeLink(std::string_view target, const Path& path) = 0;
@@ -148,7 +148,7 @@ class FileSystem {
   virtual Result<std::unique_ptr<FileLock>> Lock(const Path& path, LockMode mode) = 0;
 };
 
-// Makes `bytes` the contents of `path`, in place of what it was: a crash leaves the old file or the new one. Uses
+// Makes `bytes` the contents of `path`, instead of what it was: a crash leaves the old file or the new one. Uses
 // `path`.tmp on the way, and replaces what a crash has left there.
 Status WriteDurably(FileSystem& files, const FileSystem::Path& path, std::span<const std::uint8_t> bytes);
 Status WriteDurably(FileSystem& files, const FileSystem::Path& path, std::string_view text);

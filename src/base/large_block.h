@@ -1,4 +1,4 @@
-// A piece of memory of megabytes, not filled, in large pages where the system gives them: these are read and made
+// A block of memory of megabytes, not filled, in large pages where the system gives them: these are read and made
 // faster.
 #pragma once
 

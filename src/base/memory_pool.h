@@ -1,4 +1,4 @@
-// One large piece of memory that many vectors share (unfilled_vector.h), in large pages where the system gives them.
+// One large block of memory that many vectors share (unfilled_vector.h), in large pages where the system gives them.
 //
 // Memory that is new costs a fault for each page. What is staged takes thousands of small pages, or a few large ones.
 // Nothing is given back before all is: a pool lives until the last vector that may lie in it is gone.
@@ -22,7 +22,7 @@ class MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  // What a piece takes of the pool.
+  // Bytes that an allocation takes from the pool.
   static constexpr std::size_t Rounded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
   // Memory of that size, not filled, for any type; nullptr if there is not as much left.
   void* Take(std::size_t bytes);

@@ -21,7 +21,7 @@ void HashChunks(std::span<const std::uint8_t> bytes, std::span<Sha256Digest> has
 // From the hashes of the chunks, in order.
 [[nodiscard]] Sha256Digest ObjectHashOfChunks(std::span<const Sha256Digest> chunks);
 
-// The object hash of bytes that come in order, in pieces of any size. One thread at a time.
+// The object hash of bytes that come in order, in portions of any size. One thread at a time.
 class ObjectHasher {
  public:
   void Update(std::span<const std::uint8_t> bytes);

@@ -73,17 +73,17 @@ enum class Outcome : std::uint8_t { kEnded, kTooLate, kTooMuch };
 Outcome ReadAll(int from, const ProcessOptions& options, std::string& output) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + options.deadline;
-  std::array<char, 4096> piece{};
+  std::array<char, 4096> buffer{};
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
     if (left.count() <= 0) return Outcome::kTooLate;
     pollfd waiting{from, POLLIN, 0};
     const int ready = ::poll(&waiting, 1, static_cast<int>(left.count()));
     if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
-    const ssize_t size = ::read(from, piece.data(), piece.size());
+    const ssize_t size = ::read(from, buffer.data(), buffer.size());
     if (size < 0 && errno == EINTR) continue;
     if (size <= 0) return Outcome::kEnded;
-    output.append(piece.data(), static_cast<std::size_t>(size));
+    output.append(buffer.data(), static_cast<std::size_t>(size));
     if (output.size() > options.max_output_bytes) return Outcome::kTooMuch;
   }
 }

@@ -16,7 +16,7 @@ namespace weightwire {
 
 using Sha256Digest = std::array<std::uint8_t, 32>;
 
-// A hash of bytes that come in pieces. Movable; one thread at a time.
+// A hash of bytes that arrive in portions. Movable; one thread at a time.
 class Sha256 {
  public:
   Sha256();

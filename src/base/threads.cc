@@ -30,7 +30,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::ParallelFor(std::size_t count, const Body& body) {
-  // Waking threads costs more than a single piece can gain.
+  // Waking threads costs more than a single item can gain.
   if (workers_.empty() || count <= 1) {
     for (std::size_t index = 0; index < count; ++index) body(index, 0);
     return;

@@ -1,4 +1,4 @@
-// A fixed set of threads for loops over independent pieces (tiles, tensors).
+// A fixed set of threads for loops over independent items (tiles, tensors).
 #pragma once
 
 #include <atomic>

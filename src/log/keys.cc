@@ -105,7 +105,7 @@ Status CheckFileName(std::string_view name) {
   if (!CheckKey(name).ok()) return refuse("it is no relative path of plain characters");
   std::string_view rest = name;
   while (!rest.empty()) {
-    if (rest.front() == '.') return refuse("a part of it begins with a dot");
+    if (rest.front() == '.') return refuse("a segment of it begins with a dot");
     const std::size_t slash = rest.find('/');
     rest.remove_prefix(slash == std::string_view::npos ? rest.size() : slash + 1);
   }

@@ -27,7 +27,7 @@ class Copier {
  public:
   Copier(fs::path from, const std::set<std::string>& own) : from_(std::move(from)), own_(own) {}
 
-  Result<std::vector<std::string>> Run(const fs::path& to) {
+  Result<std::vector<std::string>> Copy(const fs::path& to) {
     WW_RETURN_IF_ERROR(Copy(from_, to, 0));
     std::sort(left_out_.begin(), left_out_.end());
     return std::move(left_out_);
@@ -50,25 +50,25 @@ class Copier {
 
   Status CopyEntry(const fs::directory_entry& entry, const fs::path& to, int depth) {
     const std::string name = entry.path().filename().string();
-    std::string place = entry.path().lexically_relative(from_).string();
-    if (name.starts_with(".weightwire") || own_.contains(place)) return Ok();
+    std::string path = entry.path().lexically_relative(from_).string();
+    if (name.starts_with(".weightwire") || own_.contains(path)) return Ok();
     if (++entries_ > kMaxCarriedFiles) {
       return Error(ErrorCode::kLimit,
                    fmt::format("more than {} files and directories beside the weights", kMaxCarriedFiles));
     }
-    if (name == ".git" || (depth == 0 && IsOfWeights(name))) return LeaveOut(std::move(place));
+    if (name == ".git" || (depth == 0 && IsOfWeights(name))) return LeaveOut(std::move(path));
     std::error_code error;
     // What cannot be looked at (a dangling link) is neither.
     if (entry.is_directory(error) && !entry.is_symlink(error)) {
       if (!fs::create_directory(to, error)) return IoError("create", to, error);
       return Copy(entry.path(), to, depth + 1);
     }
-    if (!entry.is_regular_file(error)) return LeaveOut(std::move(place));
+    if (!entry.is_regular_file(error)) return LeaveOut(std::move(path));
     return CopyFile(entry.path(), to);
   }
 
-  Status LeaveOut(std::string place) {
-    left_out_.push_back(std::move(place));
+  Status LeaveOut(std::string path) {
+    left_out_.push_back(std::move(path));
     return Ok();
   }
 
@@ -82,7 +82,7 @@ class Copier {
 
 Result<std::vector<std::string>> CopyCarriedFiles(const fs::path& from, const std::set<std::string>& own,
                                                   const fs::path& to) {
-  return Copier(from, own).Run(to);
+  return Copier(from, own).Copy(to);
 }
 
 }  // namespace weightwire

@@ -10,11 +10,11 @@
 
 namespace weightwire {
 
-// Copies every regular file below `from` to the same place below `to`, which must exist, and makes the copies durable.
-// Links to files are followed (a Hugging Face cache is made of them). Left out are `own`, the names of the checkpoint's
-// own files; our .weightwire*; and what is returned, sorted, as paths from `from`: other weights that lie beside the
-// checkpoint's own (*.safetensors and their *.safetensors.index.json; those in sub-directories are copied), .git, links
-// to directories or to nothing, sockets and the like.
+// Copies every regular file below `from` to the same relative path below `to`, which must exist, and makes the copies
+// durable. Links to files are followed (a Hugging Face cache is made of them). Left out are `own`, the names of the
+// checkpoint's own files; our .weightwire*; and what is returned, sorted, as paths from `from`: other weights that lie
+// beside the checkpoint's own (*.safetensors and their *.safetensors.index.json; those in sub-directories are copied),
+// .git, links to directories or to nothing, sockets and the like.
 Result<std::vector<std::string>> CopyCarriedFiles(const std::filesystem::path& from, const std::set<std::string>& own,
                                                   const std::filesystem::path& to);
 

@@ -38,7 +38,7 @@ Status WriteText(const fs::path& path, std::string_view text) {
   return file.Sync();
 }
 
-// "out/" and "out" mean the same directory, but only the second has "out" for its last part.
+// "out/" and "out" mean the same directory, but only the second has "out" for its last component.
 fs::path WithoutTrailingSlash(const fs::path& path) {
   return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
 }

@@ -1,5 +1,5 @@
 // Writing checkpoints: like an existing one, or afresh. The output appears complete under its name or not at all; one
-// that is already there is refused. No more than one piece of one tensor is in memory at a time.
+// that is already there is refused. No more than one portion of one tensor is in memory at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace weightwire {
 // Takes the next bytes of a tensor.
 using TensorSink = std::function<Status(std::span<const std::uint8_t> bytes)>;
 
-// Gives the sink the whole data of the layout's tensor `index`, in order, in pieces of any size. Called from the
+// Gives the sink the whole data of the layout's tensor `index`, in order, in portions of any size. Called from the
 // writer's thread, in the order of the files, and once more for every further name under which a tied tensor is
 // written. An error ends the writing and is returned.
 using TensorSource = std::function<Status(std::size_t index, const TensorSink& sink)>;

@@ -228,7 +228,7 @@ Result<SafetensorsView> SafetensorsView::Parse(std::span<const std::uint8_t> fil
   const Status read = ReadJson(TextOf(header_bytes), [&](JsonEvent& event) { return header.On(event); });
   if (!read.ok()) return read.error().In("the header is damaged");
 
-  // Stable: empty tensors at the same place keep the header's order, so that a copy of the file is the same file.
+  // Stable: empty tensors at the same offset keep the header's order, so that a copy of the file is the same file.
   std::stable_sort(header.entries.begin(), header.entries.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });

@@ -67,15 +67,15 @@ Result<std::vector<std::uint8_t>> SafetensorsHeader(std::span<const TensorSpec> 
 // A whole file in memory, tensors in the order given. REQUIRES: each span is as long as its spec says.
 Result<std::vector<std::uint8_t>> WriteSafetensors(std::span<const TensorView> tensors, const Metadata& metadata);
 
-// A file written piece by piece, so that it may be larger than memory.
+// A file written portion by portion, so that it may be larger than memory.
 class SafetensorsWriter {
  public:
   // Creates `path`, which must not exist, and writes the header.
   static Result<SafetensorsWriter> Create(const std::filesystem::path& path, std::span<const TensorSpec> specs,
                                           const Metadata& metadata);
 
-  // The next bytes of the tensors' data, one tensor after another in the order of `specs`, in pieces of any size. More
-  // than the specs have room for is an error.
+  // The next bytes of the tensors' data, one tensor after another in the order of `specs`, in portions of any size.
+  // More than the specs have room for is an error.
   Status Append(std::span<const std::uint8_t> bytes);
 
   // Bytes appended so far.

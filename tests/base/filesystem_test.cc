@@ -71,7 +71,7 @@ TEST_P(FileSystemTest, FilesAreCreatedOnceAndReadWithinALimit) {
   EXPECT_FALSE(files_->Stat(root_ / "a" / "below").value().has_value());
 }
 
-TEST_P(FileSystemTest, PiecesComeInAnyOrder) {
+TEST_P(FileSystemTest, WritesPortionsInAnyOrder) {
   {
     const auto file = files_->Create(root_ / "a");
     ASSERT_TRUE(file.ok());

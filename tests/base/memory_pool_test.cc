@@ -27,7 +27,7 @@ TEST(MemoryPool, IsNotMadeForLittleOrForMoreThanThereIs) {
   EXPECT_EQ(MemoryPool::Make(~std::size_t{0}), nullptr);
 }
 
-TEST(MemoryPool, GivesPiecesThatDoNotOverlapUntilNothingIsLeft) {
+TEST(MemoryPool, AllocationsDoNotOverlap) {
   const std::shared_ptr<MemoryPool> pool = MemoryPool::Make(kPoolBytes);
   ASSERT_NE(pool, nullptr);
   auto* first = static_cast<std::byte*>(pool->Take(100));

@@ -34,10 +34,11 @@ TEST(ObjectHashTest, IsTheHashOfTheHashesOfItsChunks) {
 
 TEST(ObjectHashTest, DoesNotDependOnHowTheBytesArrive) {
   const auto bytes = SomeBytes(kHashChunkBytes + 1000);
-  for (const std::size_t piece : {std::size_t{1000}, std::size_t{kHashChunkBytes}, std::size_t{kHashChunkBytes + 1}}) {
+  for (const std::size_t portion :
+       {std::size_t{1000}, std::size_t{kHashChunkBytes}, std::size_t{kHashChunkBytes + 1}}) {
     ObjectHasher hasher;
-    for (std::size_t at = 0; at < bytes.size(); at += piece) {
-      hasher.Update(std::span(bytes).subspan(at, std::min(piece, bytes.size() - at)));
+    for (std::size_t at = 0; at < bytes.size(); at += portion) {
+      hasher.Update(std::span(bytes).subspan(at, std::min(portion, bytes.size() - at)));
     }
     EXPECT_EQ(hasher.Finish(), ObjectHash(bytes));
   }

@@ -19,7 +19,7 @@ TEST(Sha256, KnownDigests) {
   EXPECT_EQ(ToHex(Sha256Of("abc")), kHashOfAbc);
 }
 
-RC_GTEST_PROP(Sha256Property, PiecesDoNotMatter, (const std::vector<std::uint8_t>& bytes)) {
+RC_GTEST_PROP(Sha256Property, DoesNotDependOnThePortions, (const std::vector<std::uint8_t>& bytes)) {
   const std::size_t cut = *rc::gen::inRange<std::size_t>(0, bytes.size() + 1);
   Sha256 hash;
   hash.Update(std::span(bytes).first(cut));

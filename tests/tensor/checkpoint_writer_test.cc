@@ -66,7 +66,7 @@ TEST(WriteCheckpointLike, OneFileIsReproducedByteForByte) {
   EXPECT_EQ(ReadAll(directory / "out"), ReadAll(directory / "source"));
 }
 
-TEST(WriteCheckpointLike, WritesWhatTheSourceOfDataGivesInPieces) {
+TEST(WriteCheckpointLike, WritesDataGivenInPortions) {
   const TemporaryDirectory directory;
   MakeShardedModel(directory / "source");
   const Checkpoint source = Open(directory / "source");

@@ -246,7 +246,7 @@ RC_GTEST_PROP(SafetensorsProperty, ReadsBackWhatItWrites, (const Metadata& raw_m
   RC_ASSERT(!SafetensorsView::Parse(std::span(file.value()).first(cut)).ok());
 }
 
-TEST(SafetensorsWriter, WritesTheSameFileInPieces) {
+TEST(SafetensorsWriter, WritesTheSameFileInPortions) {
   const TemporaryDirectory directory;
   const Buffer data = {1, 2, 3, 4, 5, 6};
   const std::vector<TensorSpec> specs = {{"b", DType::kU8, {2}}, {"a", DType::kI16, {2}}};
