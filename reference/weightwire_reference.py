@@ -107,7 +107,7 @@ def units_of(dtype, data):
 
 
 def parse_safetensors(data):
-    """(metadata, {name: (dtype, shape, begin, end)}), places counted from the start of the file; strict."""
+    """(metadata, {name: (dtype, shape, begin, end)}), offsets counted from the start of the file; strict."""
 
     def unique(pairs):
         require(len(dict(pairs)) == len(pairs), "A safetensors header has a key twice.")
@@ -334,7 +334,7 @@ class Entry(NamedTuple):
     tables: "Tables | None"
     tile_size: int  # in units
     changed: int
-    lengths: list  # of the tiles' streams, or of the one piece of payload of a whole entry
+    lengths: list  # of the tiles' streams, or of the one payload of a whole entry
     before: bytes
     after: bytes
 
@@ -554,7 +554,7 @@ def survival(t):
 
 
 def decode_sparse(stream, units, tables):
-    """{place in the tile: new unit}"""
+    """{position in the tile: new unit}"""
     changes = {}
     if not stream:
         return changes
@@ -589,8 +589,8 @@ def decode_sparse(stream, units, tables):
 # --- Values -------------------------------------------------------------------------------------
 
 
-def place(unit, width, sign_magnitude):
-    """The place of a unit in the order; its own inverse."""
+def ordinal(unit, width, sign_magnitude):
+    """The ordinal of a unit; its own inverse."""
     return unit ^ ((1 << (width - 1)) - 1) if sign_magnitude and unit >> (width - 1) else unit
 
 
@@ -603,16 +603,16 @@ def magnitude(bucket, extra):
 
 
 def moved(unit, distance, up, tables):
-    start = place(unit, tables.width, tables.sign_magnitude)
+    start = ordinal(unit, tables.width, tables.sign_magnitude)
     end = (start + distance if up else start - distance) % (1 << tables.width)
-    return place(end, tables.width, tables.sign_magnitude)
+    return ordinal(end, tables.width, tables.sign_magnitude)
 
 
 # --- Dense tiles --------------------------------------------------------------------------------
 
 
 def decode_dense(stream, units, tables):
-    """{place in the tile: new unit}"""
+    """{position in the tile: new unit}"""
     changes, coder = {}, Coder(stream)
     for i, unit_class in enumerate(tables.classes(units).tolist()):
         symbol = coder.symbol(tables.starts[unit_class])
@@ -627,7 +627,7 @@ def decode_dense(stream, units, tables):
 
 
 def decode_gaps(stream, units, _):
-    """{place in the tile: new unit}"""
+    """{position in the tile: new unit}"""
     changes = {}
     if not stream:
         return changes
@@ -638,15 +638,15 @@ def decode_gaps(stream, units, _):
     steps = reader.take(-(-count // 2))
     codes = [code for byte in steps for code in (byte & 15, byte >> 4)]
     require(len(codes) == count or not codes.pop(), "A tile has a code for a change that it does not have.")
-    places, at = [], 0
-    while len(places) < count:
+    positions, at = [], 0
+    while len(positions) < count:
         gap = int.from_bytes(reader.take(size), "little")
         at += gap
         if gap < (1 << 8 * size) - 1:
             require(at < len(units), "A change lies behind the end of its tile.")
-            places.append(at)
+            positions.append(at)
             at += 1
-    for i, code in zip(places, codes, strict=True):
+    for i, code in zip(positions, codes, strict=True):
         step = code // 2 + 1 if code < 14 else 8 + reader.varint()
         changes[i] = int(units[i]) + (-step if code & 1 else step)
         require(0 <= changes[i] < 1 << 8 * units.itemsize, "A step leads to a number that units cannot hold.")
@@ -672,8 +672,8 @@ def split_mix(seed, n):
 A = [np.maximum(1, split_mix(seed, np.arange(1024)) >> np.uint64(35)) for seed in SEEDS]
 
 
-def block_keys(lane, count):
-    keys = (split_mix(SEEDS[lane] + (1 << 32), np.arange(count)) >> np.uint64(3)).tolist()
+def block_keys(which, count):
+    keys = (split_mix(SEEDS[which] + (1 << 32), np.arange(count)) >> np.uint64(3)).tolist()
     return [1 if key in (0, P) else key for key in keys]
 
 
@@ -683,9 +683,9 @@ def digest_of_tensor(data):
     padded[: len(data)] = np.frombuffer(data, np.uint8)
     halves = padded.view("<u2").reshape(-1, 1024, 2).astype(np.uint64)  # 2^29 · 2^16 · 1024 fits in 64 bits
     digest = b""
-    for lane in (0, 1):
-        low, high = (halves[:, :, half] @ A[lane] for half in (0, 1))
-        keys = block_keys(lane, len(halves))
+    for which in (0, 1):
+        low, high = (halves[:, :, half] @ A[which] for half in (0, 1))
+        keys = block_keys(which, len(halves))
         terms = (key * (a + (b << 16)) for key, a, b in zip(keys, low.tolist(), high.tolist(), strict=True))
         digest += (sum(terms) % P).to_bytes(8, "little")
     return digest
@@ -797,15 +797,15 @@ def decode_delta(delta_bytes, base):
     new = {name: old[name] for name in after.tensors if name not in new_tensors}
     units_after, at = {}, 0
     for entry in entries:
-        piece = payload[at : at + sum(entry.lengths)]
-        at += len(piece)
+        stream = payload[at : at + sum(entry.lengths)]
+        at += len(stream)
         if entry.name in new_tensors:
-            units_after[entry.name] = units_of(entry.dtype, piece)
+            units_after[entry.name] = units_of(entry.dtype, stream)
         else:
             if entry.name not in units_after:
                 units_after[entry.name] = units_before[entry.name].copy()
             box = in_box(units_after[entry.name], entry.dtype, entry.shape, entry.box)
-            box[...] = decode_entry(entry, box.flatten(), piece).reshape(box.shape)
+            box[...] = decode_entry(entry, box.flatten(), stream).reshape(box.shape)
         digest = digest_of_box(units_after[entry.name], entry.dtype, entry.shape, entry.box)
         require(digest == entry.after, f"The new bits of {entry.name!r} have another digest than the delta says.")
     for name, units in units_after.items():

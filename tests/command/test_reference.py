@@ -69,9 +69,9 @@ def bucket_of(magnitude):
 
 def change_of(old, new, tables, rng):
     """(magnitude, up) of a change."""
-    up = (ww.place(new, tables.width, tables.sign_magnitude) - ww.place(old, tables.width, tables.sign_magnitude)) % (
-        1 << tables.width
-    )
+    up = (
+        ww.ordinal(new, tables.width, tables.sign_magnitude) - ww.ordinal(old, tables.width, tables.sign_magnitude)
+    ) % (1 << tables.width)
     down = (1 << tables.width) - up
     return (up, True) if up < down or (up == down and rng.random() < 0.5) else (down, False)
 
@@ -263,10 +263,10 @@ def test_buckets(width):
 
 
 def test_order():
-    places = [ww.place(unit, 8, True) for unit in range(256)]
-    assert sorted(places) == list(range(256)) and [places[place] for place in places] == list(range(256))
-    assert places[:128] == list(range(128)) and places[128:] == list(range(255, 127, -1))
-    assert all(ww.place(unit, 8, False) == unit for unit in range(256))
+    ordinals = [ww.ordinal(unit, 8, True) for unit in range(256)]
+    assert sorted(ordinals) == list(range(256)) and [ordinals[ordinal] for ordinal in ordinals] == list(range(256))
+    assert ordinals[:128] == list(range(128)) and ordinals[128:] == list(range(255, 127, -1))
+    assert all(ww.ordinal(unit, 8, False) == unit for unit in range(256))
 
 
 def test_coder():
