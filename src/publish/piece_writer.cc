@@ -39,8 +39,8 @@ void AddPlaces(const BoxMap& map, const AssembledPlan::Start& tensor, std::vecto
   const std::size_t first = places.size();
   const auto width = static_cast<std::uint64_t>(map.unit_bytes());
   const std::uint64_t row_bytes = map.stretch_units() * width;
-  for (std::uint64_t run = 0; run < map.run_count(); ++run) {
-    const std::uint64_t at = tensor.at + map.RunStart(run) * width;
+  for (std::uint64_t stretch = 0; stretch < map.stretch_count(); ++stretch) {
+    const std::uint64_t at = tensor.at + map.StretchStart(stretch) * width;
     if (places.size() > first) {
       // Rows that lie equally far apart are one place.
       Place& last = places.back();
@@ -145,7 +145,7 @@ Status PieceWriter::ReadShard(std::span<std::uint8_t> out) {
   while (!rest.empty()) {
     const std::uint64_t column = at % row_bytes;
     const std::uint64_t size = std::min<std::uint64_t>(row_bytes - column, rest.size());
-    digests_[shard_] += DigestOfRange(rest.first(size), map.RunStart(at / row_bytes) * width + column, kernels_);
+    digests_[shard_] += DigestOfRange(rest.first(size), map.StretchStart(at / row_bytes) * width + column, kernels_);
     at += size;
     rest = rest.subspan(size);
   }

@@ -21,7 +21,7 @@ class BadGapVectorMaker {
     Bad("gaps_without_changes", {{2, 0, 0}, {0}, {}}, {{0, 101}});
     Bad("gaps_head_overlong", {{0x82, 0, 0, 0}, {}, {}}, {{0, 101}});
     Bad("gaps_head_cut_off", {{2, 0, 0}, {0x82}, {}}, {{0, 101}});
-    Bad("gaps_of_more_changes_than_units", {{}, {}, Crowded(89)}, Run(512, 89, 101));
+    Bad("gaps_of_more_changes_than_units", {{}, {}, Crowded(89)}, Successive(512, 89, 101));
     Bad("gaps_with_a_code_too_many", {{2, 0x30, 0}, {}, {}}, {{0, 101}});
     Bad("gaps_cut_off", {{4, 0, 0}, {}, {}}, {{0, 101}});
     Bad("gaps_cut_off_in_the_codes", {{10, 0, 0}, {}, {}}, {{0, 101}});
@@ -43,7 +43,8 @@ class BadGapVectorMaker {
     Bad("gaps_count_too_high", {{2, 0, 0}, {}, {}}, {{0, 101}}, +1);
     Bad("gaps_count_too_low", {{4, 0, 0, 0}, {}, {}}, {{0, 101}, {1, 101}}, -1);
     // 2^64 - 1 and 8 more are 7.
-    Longs("gaps_magnitude_beyond_64_bits", {2, 14, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, 107);
+    WideUnits("gaps_magnitude_beyond_64_bits", {2, 14, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
+              107);
     return std::move(vectors_);
   }
 
@@ -51,9 +52,9 @@ class BadGapVectorMaker {
   static constexpr std::size_t kUnits = 600;
 
   static Model Base() {
-    Bytes longs(4 * 8);
-    for (std::size_t i = 0; i < 4; ++i) StoreU64(&longs[8 * i], 100);
-    return ModelOf({{{"bytes", DType::kU8, {kUnits}}, Bytes(kUnits, 100)}, {{"longs", DType::kU64, {4}}, longs}});
+    Bytes wide(4 * 8);
+    for (std::size_t i = 0; i < 4; ++i) StoreU64(&wide[8 * i], 100);
+    return ModelOf({{{"bytes", DType::kU8, {kUnits}}, Bytes(kUnits, 100)}, {{"longs", DType::kU64, {4}}, wide}});
   }
 
   using Changes = std::vector<std::pair<std::size_t, std::uint8_t>>;
@@ -64,7 +65,7 @@ class BadGapVectorMaker {
     stream.resize(stream.size() + (count + 1) / 2 + count);
     return stream;
   }
-  static Changes Run(std::size_t first, std::size_t count, std::uint8_t to) {
+  static Changes Successive(std::size_t first, std::size_t count, std::uint8_t to) {
     Changes changes;
     for (std::size_t k = 0; k < count; ++k) changes.emplace_back(first + k, to);
     return changes;
@@ -72,7 +73,7 @@ class BadGapVectorMaker {
 
   static Bytes Delta(const Model& after, std::size_t tensor, const std::vector<Bytes>& streams, std::uint64_t changed) {
     const Model before = Base();
-    FileParts parts = PartsOf(DeltaBetween(before, after, CodingRequest::kWhole));
+    FileContents contents = ContentsOf(DeltaBetween(before, after, CodingRequest::kWhole));
     IndexEntry entry;
     entry.mode = EntryMode::kGaps;
     entry.tensor = tensor;
@@ -80,13 +81,13 @@ class BadGapVectorMaker {
     entry.changed = changed;
     entry.before = DigestsOf(before)[tensor];
     entry.after = DigestsOf(after)[tensor];
-    parts.payload.clear();
+    contents.payload.clear();
     for (const Bytes& stream : streams) {
       entry.tile_bytes.push_back(static_cast<std::uint32_t>(stream.size()));
-      parts.payload.insert(parts.payload.end(), stream.begin(), stream.end());
+      contents.payload.insert(contents.payload.end(), stream.begin(), stream.end());
     }
-    parts.index.entries = {entry};
-    return FileOf(parts);
+    contents.index.entries = {entry};
+    return FileOf(contents);
   }
 
   // Streams of the tiles of "bytes", and what one who does not look closely takes them for.
@@ -98,7 +99,7 @@ class BadGapVectorMaker {
     const std::uint64_t changed = changes.size() + static_cast<std::uint64_t>(std::int64_t{miscounted});
     vectors_.push_back({std::move(name), CheckpointOf(Base()), Delta(after, 0, streams, changed), "damaged"});
   }
-  void Longs(std::string name, const Bytes& stream, std::uint64_t value) {
+  void WideUnits(std::string name, const Bytes& stream, std::uint64_t value) {
     Model after = Base();
     StoreU64(&after["longs"][8], value);
     vectors_.push_back({std::move(name), CheckpointOf(Base()), Delta(after, 1, {stream}, 1), "damaged"});

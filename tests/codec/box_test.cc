@@ -68,16 +68,16 @@ RC_GTEST_PROP(BoxMap, GoesThroughTheUnitsOfTheBoxInOrder, ()) {
   const auto begin = *rc::gen::inRange<std::uint64_t>(0, truth.size() + 1);
   const auto count = *rc::gen::inRange<std::uint64_t>(0, truth.size() - begin + 1);
   std::uint64_t next = begin;
-  std::uint64_t pieces = 0;
+  std::uint64_t stretches = 0;
   map.value().ForEachStretch(begin, count, [&](std::uint64_t at, std::uint64_t unit, std::uint64_t size) {
     RC_ASSERT(at == next);
     RC_ASSERT(size > 0u);
     for (std::uint64_t k = 0; k < size; ++k) RC_ASSERT(truth[at + k] == unit + k);
     next += size;
-    ++pieces;
+    ++stretches;
   });
   RC_ASSERT(next == begin + count);
-  if (map.value().is_contiguous()) RC_ASSERT(pieces <= 1u);
+  if (map.value().is_contiguous()) RC_ASSERT(stretches <= 1u);
 }
 
 RC_GTEST_PROP(Overlap, IsACommonElement, ()) {
@@ -134,12 +134,12 @@ TEST(BoxMap, PackedTypesAreCutBetweenBytes) {
   EXPECT_FALSE(Fits(ragged, {{0, 0}, {1, 2}}));
 }
 
-TEST(BoxMap, TheWholeTensorIsOneRun) {
+TEST(BoxMap, TheWholeTensorIsOneStretch) {
   const BoxMap map(TensorSpec{"t", DType::kF32, {3, 4, 5}});
   EXPECT_TRUE(map.is_whole_tensor());
   EXPECT_TRUE(map.is_contiguous());
   EXPECT_EQ(map.unit_count(), 60u);
-  EXPECT_EQ(map.RunStart(0), 0u);
+  EXPECT_EQ(map.StretchStart(0), 0u);
   EXPECT_EQ(BoxMap(TensorSpec{"e", DType::kF32, {3, 0}}).unit_count(), 0u);
   EXPECT_EQ(BoxMap(TensorSpec{"s", DType::kF32, {}}).unit_count(), 1u);
   EXPECT_EQ(BoxMap(TensorSpec{"p", DType::kF6E2M3, {2, 4}}).unit_count(), 6u);
@@ -149,18 +149,18 @@ TEST(BoxMap, RowsAreContiguousAndColumnsAreNot) {
   const TensorSpec spec{"t", DType::kBF16, {100, 64}};
   const auto rows = BoxMap::Of(spec, {{10, 0}, {20, 64}}).value();
   EXPECT_TRUE(rows.is_contiguous());
-  EXPECT_EQ(rows.RunStart(0), 640u);
+  EXPECT_EQ(rows.StretchStart(0), 640u);
   const auto columns = BoxMap::Of(spec, {{0, 32}, {100, 32}}).value();
   EXPECT_FALSE(columns.is_contiguous());
-  EXPECT_EQ(columns.run_count(), 100u);
-  EXPECT_EQ(columns.RunStart(99), 99u * 64 + 32);
+  EXPECT_EQ(columns.stretch_count(), 100u);
+  EXPECT_EQ(columns.StretchStart(99), 99u * 64 + 32);
 }
 
 TEST(BoxMap, CountsBeyondFourGiga) {
   const TensorSpec spec{"t", DType::kU8, {1u << 20, 1u << 14}};
   const auto map = BoxMap::Of(spec, {{1, 1}, {(1u << 20) - 1, (1u << 14) - 1}}).value();
   EXPECT_EQ(map.unit_count(), std::uint64_t{(1u << 20) - 1} * ((1u << 14) - 1));
-  EXPECT_EQ(map.RunStart((1u << 20) - 2), std::uint64_t{(1u << 20) - 1} * (1u << 14) + 1);
+  EXPECT_EQ(map.StretchStart((1u << 20) - 2), std::uint64_t{(1u << 20) - 1} * (1u << 14) + 1);
 }
 
 bool Meet(const std::vector<Box>& boxes) {

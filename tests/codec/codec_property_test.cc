@@ -264,8 +264,8 @@ class BytesReader final : public UnitReader {
     if (--calls_left_ < 0) return Error(ErrorCode::kIo, "the weights are gone");
     const std::size_t size = count * static_cast<std::size_t>(unit_bytes_);
     for (const std::uint64_t first : firsts) {
-      const auto piece = bytes_.subspan(first * static_cast<std::size_t>(unit_bytes_), size);
-      out = std::copy(piece.begin(), piece.end(), out);
+      const auto stretch = bytes_.subspan(first * static_cast<std::size_t>(unit_bytes_), size);
+      out = std::copy(stretch.begin(), stretch.end(), out);
     }
     return Ok();
   }
@@ -378,7 +378,7 @@ RC_GTEST_PROP(Delta, OfAStateThatMovesIsStillOneState, ()) {
 
 // --- parts ---
 
-// Cuts a box in two, again and again, at places that packed types allow.
+// Cuts a box in two, again and again, at positions that packed types allow.
 std::vector<Box> AnyPartition(Random& random, const TensorSpec& spec) {
   std::vector<Box> boxes = {{std::vector<std::uint64_t>(spec.shape.size(), 0), spec.shape}};
   for (std::uint64_t cuts = Below(random, 6); cuts > 0; --cuts) {
@@ -412,29 +412,29 @@ RC_GTEST_PROP(Parts, OfBoxesMakeUpTheDeltaInAnyOrder, ()) {
   const Model after = ModelOf(new_tensors);
   // Boxes are dealt out to ranks; what lies in one file may be all of a tensor, or a part of it.
   const std::size_t ranks = 1 + Below(random, 3);
-  struct Piece {
+  struct BoxBits {
     Bytes before;
     Bytes after;
   };
-  std::vector<std::vector<Piece>> pieces(ranks);  // keeps what requests point to
+  std::vector<std::vector<BoxBits>> boxes_of(ranks);  // keeps what requests point to
   std::vector<EncodeRequest> requests(ranks);
   for (EncodeRequest& request : requests) {
     request.layout_before = before.layout.get();
     request.layout_after = after.layout.get();
     request.coding = kRequests[Below(random, std::size(kRequests))];
   }
-  for (std::size_t r = 0; r < ranks; ++r) pieces[r].reserve(64);
+  for (std::size_t r = 0; r < ranks; ++r) boxes_of[r].reserve(64);
   for (std::size_t t = 0; t < before.layout->size(); ++t) {
     const TensorSpec& spec = before.layout->tensors()[t];
     Digest sum;
     for (const Box& box : AnyPartition(random, spec)) {
       const std::size_t r = Below(random, ranks);
-      pieces[r].push_back({Gathered(spec, box, before.tensors[t]), Gathered(spec, box, after.tensors[t])});
+      boxes_of[r].push_back({Gathered(spec, box, before.tensors[t]), Gathered(spec, box, after.tensors[t])});
       EncodeEntry entry;
       entry.tensor = t;
       entry.box = box;
-      entry.old_bytes = pieces[r].back().before;
-      entry.new_bytes = pieces[r].back().after;
+      entry.old_bytes = boxes_of[r].back().before;
+      entry.new_bytes = boxes_of[r].back().after;
       entry.before = BoxDigest(spec, box, before.tensors[t]);
       sum += entry.before;
       requests[r].entries.push_back(entry);

@@ -17,12 +17,12 @@ namespace {
 
 using namespace weightwire::testing;
 
-// A tensor in memory whose dimensions lie in any order, with room between them, and its elements' places in row-major
+// A tensor in memory whose dimensions lie in any order, with room between them, and its elements' offsets in row-major
 // order.
 struct Scattered {
   Bytes memory;
   StridedTensor tensor;
-  std::vector<std::size_t> places;  // of elements, in memory
+  std::vector<std::size_t> offsets;  // of elements, in memory
 
   Scattered(Random& random, DType dtype, std::vector<std::uint64_t> shape) {
     const std::size_t rank = shape.size();
@@ -38,25 +38,25 @@ struct Scattered {
     const auto width = static_cast<std::size_t>(UnitBytes(dtype));
     memory.resize(static_cast<std::size_t>(stride) * width);
     for (auto& byte : memory) byte = static_cast<std::uint8_t>(random());
-    places = {0};
+    offsets = {0};
     for (std::size_t d = 0; d < rank; ++d) {
       std::vector<std::size_t> next;
-      for (const std::size_t place : places) {
-        for (std::uint64_t i = 0; i < shape[d]; ++i) next.push_back(place + i * static_cast<std::size_t>(strides[d]));
+      for (const std::size_t offset : offsets) {
+        for (std::uint64_t i = 0; i < shape[d]; ++i) next.push_back(offset + i * static_cast<std::size_t>(strides[d]));
       }
-      places = std::move(next);
+      offsets = std::move(next);
     }
     tensor = {memory.data(), dtype, std::move(shape), std::move(strides)};
   }
 
   [[nodiscard]] float At(std::size_t element) const {
     return tensor.dtype == DType::kF32
-               ? LoadUnit<float>(memory.data(), places[element])
-               : std::bit_cast<float>(std::uint32_t{LoadUnit<std::uint16_t>(memory.data(), places[element])} << 16);
+               ? LoadUnit<float>(memory.data(), offsets[element])
+               : std::bit_cast<float>(std::uint32_t{LoadUnit<std::uint16_t>(memory.data(), offsets[element])} << 16);
   }
 };
 
-// All units, in pieces of random sizes.
+// All units, in batches of random sizes.
 Bytes ReadAll(Random& random, const UnitReader& reader, std::size_t count, std::size_t width) {
   Bytes out(count * width);
   for (std::uint64_t first = 0; first < count;) {
@@ -80,9 +80,9 @@ TEST(ConvertingReader, PutsAnyOrderIntoRowMajor) {
       const Scattered from(random, dtype, AnyShape(random));
       const auto reader = MakeConvertingReader(from.tensor, dtype, std::nullopt, BestKernels()).value();
       const auto width = static_cast<std::size_t>(UnitBytes(dtype));
-      const Bytes units = ReadAll(random, *reader, from.places.size(), width);
-      for (std::size_t i = 0; i < from.places.size(); ++i) {
-        ASSERT_TRUE(std::equal(&units[i * width], &units[i * width] + width, &from.memory[from.places[i] * width]));
+      const Bytes units = ReadAll(random, *reader, from.offsets.size(), width);
+      for (std::size_t i = 0; i < from.offsets.size(); ++i) {
+        ASSERT_TRUE(std::equal(&units[i * width], &units[i * width] + width, &from.memory[from.offsets[i] * width]));
       }
     }
   }
@@ -93,8 +93,8 @@ TEST(ConvertingReader, RoundsToBf16InAnyOrder) {
   for (int round = 0; round < 100; ++round) {
     const Scattered from(random, DType::kF32, AnyShape(random));
     const auto reader = MakeConvertingReader(from.tensor, DType::kBF16, std::nullopt, BestKernels()).value();
-    const Bytes units = ReadAll(random, *reader, from.places.size(), 2);
-    for (std::size_t i = 0; i < from.places.size(); ++i) {
+    const Bytes units = ReadAll(random, *reader, from.offsets.size(), 2);
+    for (std::size_t i = 0; i < from.offsets.size(); ++i) {
       ASSERT_EQ(LoadUnit<std::uint16_t>(units.data(), i), ToBf16(std::bit_cast<std::uint32_t>(from.At(i))));
     }
   }
@@ -108,20 +108,20 @@ TEST(ConvertingReader, DividesEachBlockByItsScale) {
     const std::uint64_t rows = 1 + Below(random, 400);
     const std::uint64_t columns = 1 + Below(random, 400);
     Scattered from(random, dtype, {rows, columns});
-    for (const std::size_t place : from.places) {  // numbers of a trained model's size
+    for (const std::size_t offset : from.offsets) {  // numbers of a trained model's size
       const float weight = (static_cast<float>(Below(random, 20001)) - 10000.0F) / 300000.0F;
       const auto bits = std::bit_cast<std::uint32_t>(weight);
       if (dtype == DType::kF32) {
-        StoreUnit(from.memory.data(), place, bits);
+        StoreUnit(from.memory.data(), offset, bits);
       } else {
-        StoreUnit(from.memory.data(), place, ToBf16(bits));
+        StoreUnit(from.memory.data(), offset, ToBf16(bits));
       }
     }
     const ScaleKind kind = Below(random, 2) == 0 ? ScaleKind::kFloat : ScaleKind::kPowerOfTwo;
     const BlockScales scales = MakeBlockScales(from.tensor, kind, BestKernels(), pool).value();
     ASSERT_EQ(scales.columns, (columns + 127) / 128);
     std::vector<float> largest(scales.scales.size());
-    for (std::size_t i = 0; i < from.places.size(); ++i) {
+    for (std::size_t i = 0; i < from.offsets.size(); ++i) {
       float& block = largest[i / columns / 128 * scales.columns + i % columns / 128];
       block = std::max(block, std::abs(from.At(i)));
     }
@@ -131,8 +131,8 @@ TEST(ConvertingReader, DividesEachBlockByItsScale) {
       ASSERT_EQ(scales.scales[b], scale);
     }
     const auto reader = MakeConvertingReader(from.tensor, DType::kF8E4M3, scales, BestKernels()).value();
-    const Bytes units = ReadAll(random, *reader, from.places.size(), 1);
-    for (std::size_t i = 0; i < from.places.size(); ++i) {
+    const Bytes units = ReadAll(random, *reader, from.offsets.size(), 1);
+    for (std::size_t i = 0; i < from.offsets.size(); ++i) {
       const float scale = scales.scales[i / columns / 128 * scales.columns + i % columns / 128];
       ASSERT_EQ(units[i], ToE4m3(from.At(i) / scale));
     }
@@ -143,10 +143,10 @@ TEST(ConvertingReader, RefusesWhatItCannotDoExactly) {
   Random random(6);
   ThreadPool pool(1);
   const Scattered vector(random, DType::kF32, {7});
-  const Scattered shorts(random, DType::kF16, {7, 7});
+  const Scattered f16(random, DType::kF16, {7, 7});
   EXPECT_FALSE(MakeBlockScales(vector.tensor, ScaleKind::kFloat, BestKernels(), pool).ok());
-  EXPECT_FALSE(MakeBlockScales(shorts.tensor, ScaleKind::kFloat, BestKernels(), pool).ok());
-  EXPECT_FALSE(MakeConvertingReader(shorts.tensor, DType::kBF16, std::nullopt, BestKernels()).ok());
+  EXPECT_FALSE(MakeBlockScales(f16.tensor, ScaleKind::kFloat, BestKernels(), pool).ok());
+  EXPECT_FALSE(MakeConvertingReader(f16.tensor, DType::kBF16, std::nullopt, BestKernels()).ok());
   EXPECT_FALSE(MakeConvertingReader(vector.tensor, DType::kF8E4M3, std::nullopt, BestKernels()).ok());
   const Scattered matrix(random, DType::kF32, {300, 7});
   EXPECT_FALSE(MakeConvertingReader(matrix.tensor, DType::kF8E4M3, BlockScales{1, {1.0F}}, BestKernels()).ok());

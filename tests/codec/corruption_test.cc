@@ -53,11 +53,11 @@ class NothingWrong : public ::testing::Test {
 
   // A file that is well sealed and leads to `wrong`, but promises the digests of the truth.
   Bytes Forged(const Model& wrong, CodingRequest coding = CodingRequest::kSmallest) {
-    FileParts parts = PartsOf(DeltaBetween(before_, wrong, coding));
+    FileContents contents = ContentsOf(DeltaBetween(before_, wrong, coding));
     const std::vector<Digest> digests = DigestsOf(after_);
-    for (IndexEntry& entry : parts.index.entries) entry.after = digests[entry.tensor];
-    parts.index.state->after = StateDigest(*after_.layout, digests);
-    return FileOf(parts);
+    for (IndexEntry& entry : contents.index.entries) entry.after = digests[entry.tensor];
+    contents.index.state->after = StateDigest(*after_.layout, digests);
+    return FileOf(contents);
   }
 
   // Forged files of every mode that lead to the true state with an accident in it.
@@ -182,7 +182,7 @@ TEST_F(NothingWrong, RandomBitFlipsUnderAFreshHash) {
   RecordProperty("harmless", same);
 }
 
-TEST_F(NothingWrong, PiecesMovedUnderAFreshHash) {
+TEST_F(NothingWrong, StreamsMovedUnderAFreshHash) {
   // Bytes of the payload swapped, doubled, dropped and zeroed, with lengths kept.
   const StateView base = ViewOf(before_);
   const OpenFile good = Open(file_);
@@ -280,21 +280,21 @@ TEST_F(NothingWrong, BlocksExchangedBetweenTensors) {
 
 TEST_F(NothingWrong, EntriesExchangedBetweenTensors) {
   // The file itself with two of its entries under each other's names.
-  FileParts parts = PartsOf(file_);
-  auto& entries = parts.index.entries;
+  FileContents contents = ContentsOf(file_);
+  auto& entries = contents.index.entries;
   ASSERT_EQ(entries[0].tensor, 0u);
   ASSERT_EQ(entries[1].tensor, 1u);
   const std::size_t first = entries[0].PayloadBytes();
   const std::size_t second = entries[1].PayloadBytes();
-  std::rotate(parts.payload.begin(), parts.payload.begin() + static_cast<std::ptrdiff_t>(first),
-              parts.payload.begin() + static_cast<std::ptrdiff_t>(first + second));
+  std::rotate(contents.payload.begin(), contents.payload.begin() + static_cast<std::ptrdiff_t>(first),
+              contents.payload.begin() + static_cast<std::ptrdiff_t>(first + second));
   std::swap(entries[0], entries[1]);
   std::swap(entries[0].tensor, entries[1].tensor);
-  EXPECT_NE(Refused(FileOf(parts), before_), ErrorCode::kIo);
+  EXPECT_NE(Refused(FileOf(contents), before_), ErrorCode::kIo);
   // And with the digests left where they were: the base fits, the result does not.
   std::swap(entries[0].before, entries[1].before);
   std::swap(entries[0].after, entries[1].after);
-  EXPECT_EQ(Refused(FileOf(parts), before_), ErrorCode::kCorrupt);
+  EXPECT_EQ(Refused(FileOf(contents), before_), ErrorCode::kCorrupt);
 }
 
 TEST_F(NothingWrong, ZeroBecomesMinusZero) {
@@ -319,42 +319,42 @@ TEST_F(NothingWrong, AWeightBecomesNaN) {
 
 TEST_F(NothingWrong, CountsAreChecked) {
   for (const std::int64_t off : {-1, 1, 100'000}) {
-    FileParts parts = PartsOf(file_);
-    parts.index.entries[0].changed += static_cast<std::uint64_t>(off);
-    EXPECT_EQ(Refused(FileOf(parts), before_), ErrorCode::kCorrupt) << off;
+    FileContents contents = ContentsOf(file_);
+    contents.index.entries[0].changed += static_cast<std::uint64_t>(off);
+    EXPECT_EQ(Refused(FileOf(contents), before_), ErrorCode::kCorrupt) << off;
   }
 }
 
 TEST_F(NothingWrong, PromisesOfDigestsAreChecked) {
-  for (std::size_t e = 0; e < PartsOf(file_).index.entries.size(); ++e) {
-    FileParts parts = PartsOf(file_);
-    parts.index.entries[e].after.lane[1] ^= 1;
-    EXPECT_EQ(Refused(FileOf(parts), before_), ErrorCode::kCorrupt) << e;
-    parts = PartsOf(file_);
-    parts.index.entries[e].before.lane[0] ^= 1;
-    EXPECT_EQ(Refused(FileOf(parts), before_), ErrorCode::kMismatch) << e;
+  for (std::size_t e = 0; e < ContentsOf(file_).index.entries.size(); ++e) {
+    FileContents contents = ContentsOf(file_);
+    contents.index.entries[e].after.sums[1] ^= 1;
+    EXPECT_EQ(Refused(FileOf(contents), before_), ErrorCode::kCorrupt) << e;
+    contents = ContentsOf(file_);
+    contents.index.entries[e].before.sums[0] ^= 1;
+    EXPECT_EQ(Refused(FileOf(contents), before_), ErrorCode::kMismatch) << e;
   }
-  FileParts parts = PartsOf(file_);
-  parts.index.state->after[0] ^= 1;
-  EXPECT_EQ(Refused(FileOf(parts), before_), ErrorCode::kCorrupt);
-  parts = PartsOf(file_);
-  parts.index.state->before[31] ^= 1;
-  EXPECT_EQ(Refused(FileOf(parts), before_), ErrorCode::kMismatch);
+  FileContents contents = ContentsOf(file_);
+  contents.index.state->after[0] ^= 1;
+  EXPECT_EQ(Refused(FileOf(contents), before_), ErrorCode::kCorrupt);
+  contents = ContentsOf(file_);
+  contents.index.state->before[31] ^= 1;
+  EXPECT_EQ(Refused(FileOf(contents), before_), ErrorCode::kMismatch);
 }
 
 TEST_F(NothingWrong, AnEntryLeftOut) {
   // The state digest after knows of it.
-  FileParts parts = PartsOf(file_);
-  const std::size_t size = parts.index.entries.back().PayloadBytes();
-  parts.index.entries.pop_back();
-  parts.payload.resize(parts.payload.size() - size);
-  EXPECT_EQ(Refused(FileOf(parts), before_), ErrorCode::kCorrupt);
+  FileContents contents = ContentsOf(file_);
+  const std::size_t size = contents.index.entries.back().PayloadBytes();
+  contents.index.entries.pop_back();
+  contents.payload.resize(contents.payload.size() - size);
+  EXPECT_EQ(Refused(FileOf(contents), before_), ErrorCode::kCorrupt);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(NothingWrongBeyondFourGiB, ChangesNearTheEndArriveWhereTheyBelong) {
+TEST(CorruptionBeyondFourGiB, ChangesNearTheEndArriveWhereTheyBelong) {
   static constexpr std::uint64_t kUnits = (std::uint64_t{1} << 32) + 12'345;
-  const std::vector<std::uint64_t> places = {
+  const std::vector<std::uint64_t> offsets = {
       3, (std::uint64_t{1} << 31) + 1, (std::uint64_t{1} << 32) - 1, std::uint64_t{1} << 32, kUnits - 2, kUnits - 1};
   // Memory that nobody has written to costs nothing and reads as zeros.
   const auto make = [&](std::uint8_t value) {
@@ -362,7 +362,7 @@ TEST(NothingWrongBeyondFourGiB, ChangesNearTheEndArriveWhereTheyBelong) {
     EXPECT_NE(memory, MAP_FAILED);
     ::madvise(memory, kUnits, MADV_HUGEPAGE);
     auto* bytes = static_cast<std::uint8_t*>(memory);
-    for (const std::uint64_t place : places) bytes[place] = static_cast<std::uint8_t>(value + (place & 3));
+    for (const std::uint64_t offset : offsets) bytes[offset] = static_cast<std::uint8_t>(value + (offset & 3));
     return std::unique_ptr<std::uint8_t, void (*)(std::uint8_t*)>(bytes, [](std::uint8_t* p) { ::munmap(p, kUnits); });
   };
   const auto old_memory = make(1);
@@ -381,7 +381,7 @@ TEST(NothingWrongBeyondFourGiB, ChangesNearTheEndArriveWhereTheyBelong) {
   request.entries[0].before = before;
   request.digests_before = {before};
   const EncodedDelta delta = MustEncode(request, BestKernels(), pool);
-  EXPECT_EQ(delta.reports[0].changed, places.size());
+  EXPECT_EQ(delta.reports[0].changed, offsets.size());
   EXPECT_LT(delta.file.size(), 40'000u);
 
   const StateView base(layout, {old_bytes}, {before});
@@ -394,7 +394,7 @@ TEST(NothingWrongBeyondFourGiB, ChangesNearTheEndArriveWhereTheyBelong) {
         EXPECT_EQ(*new_unit, new_bytes[unit]);
         EXPECT_EQ(*old_unit, old_bytes[unit]);
       });
-  EXPECT_EQ(found, places);
+  EXPECT_EQ(found, offsets);
 }
 #endif
 

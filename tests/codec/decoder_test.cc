@@ -64,7 +64,7 @@ TEST(StageDelta, WhatIsStagedLiesTogether) {
   }
 }
 
-TEST(StageDelta, ABoxSeenThroughStagedChangesIsDigestedInPieces) {
+TEST(StageDelta, ABoxSeenThroughStagedChangesIsDigestedInRanges) {
   // A box of more than a million units over a tensor that an earlier change touches.
   Random random(3);
   const Model first = ModelOf({{{"t", DType::kU8, {3, 1'500'000}}, RandomBytes(random, 4'500'000)}});

@@ -35,7 +35,7 @@ Digest SlowDigest(Bytes bytes) {
       const std::uint64_t ax = static_cast<std::uint64_t>(static_cast<unsigned __int128>(a) * x % kP);
       sum = (sum + static_cast<unsigned __int128>(b) * ax) % kP;
     }
-    digest.lane[l] = static_cast<std::uint64_t>(sum);
+    digest.sums[l] = static_cast<std::uint64_t>(sum);
   }
   return digest;
 }
@@ -57,7 +57,7 @@ TEST(Digest, IsTheSumOfTheSpecification) {
   EXPECT_EQ(DigestOfBytes(Bytes(5000, 0)), Digest{});
 }
 
-TEST(Digest, AddsUpOverAnyPieces) {
+TEST(Digest, AddsUpOverAnyRanges) {
   Random random(2);
   const Bytes bytes = RandomBytes(random, 20'000);
   const Digest whole = DigestOfBytes(bytes);
@@ -81,8 +81,8 @@ TEST(Digest, SubtractionUndoesAddition) {
     ASSERT_EQ((a + b) - b, a);
     ASSERT_EQ((a - b) + b, a);
     ASSERT_EQ(a - a, Digest{});
-    for (const std::uint64_t lane : (a + b).lane) ASSERT_LT(lane, kDigestPrime);
-    for (const std::uint64_t lane : (a - b).lane) ASSERT_LT(lane, kDigestPrime);
+    for (const std::uint64_t sum : (a + b).sums) ASSERT_LT(sum, kDigestPrime);
+    for (const std::uint64_t sum : (a - b).sums) ASSERT_LT(sum, kDigestPrime);
     ASSERT_EQ(Digest::FromBytes(a.ToBytes()), a);
   }
 }
@@ -180,7 +180,7 @@ TYPED_TEST(DigestOfChangesTest, DoesNotDependOnTheOrder) {
   EXPECT_EQ(up.Finish(), down.Finish());
 }
 
-// What happens to weights by accident. Each must be seen in both lanes, at any place.
+// What happens to weights by accident. Both sums must show each, at any position.
 TEST(Digest, SeesEveryAccident) {
   using Accident = std::function<void(Bytes&, Random&)>;
   const auto swap_units = [](Bytes& b, std::size_t i, std::size_t j, std::size_t width) {
@@ -248,8 +248,8 @@ TEST(Digest, SeesEveryAccident) {
       accident(other, random);
       if (other == bytes) continue;
       const Digest seen = DigestOfBytes(other);
-      ASSERT_NE(seen.lane[0], digest.lane[0]) << name;
-      ASSERT_NE(seen.lane[1], digest.lane[1]) << name;
+      ASSERT_NE(seen.sums[0], digest.sums[0]) << name;
+      ASSERT_NE(seen.sums[1], digest.sums[1]) << name;
     }
   }
 }
@@ -267,7 +267,7 @@ TEST(StateDigest, SeesTensorsExchanged) {
   Bytes c = a;
   Bytes d = b;
   std::swap_ranges(c.begin(), c.begin() + 4096, d.begin());
-  EXPECT_NE(digest(model(c, d)), truth) << "a block moved to the same place of another tensor";
+  EXPECT_NE(digest(model(c, d)), truth) << "a block moved to the same position of another tensor";
   EXPECT_EQ(digest(model(a, b)), truth);
 }
 

@@ -8,8 +8,8 @@
 
 #include "codec/format/units.h"
 #include "codec/kernels/convert_scalar.h"
+#include "codec/kernels/encode_events.h"
 #include "codec/kernels/kernels.h"
-#include "codec/kernels/sparse_events.h"
 #include "codec/models.h"
 #include "codec/random_tables.h"
 

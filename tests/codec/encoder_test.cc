@@ -238,7 +238,7 @@ TEST(DeltaFile, IsASafetensorsFileOfThreeByteStrings) {
   ASSERT_EQ(view.value().tensors().size(), 3u);
   EXPECT_EQ(view.value().metadata(), (Metadata{{"format", "weightwire-delta"}, {"version", "1"}}));
   EXPECT_EQ(Seal(Open(file)), file) << "taken apart and put together it is the same";
-  EXPECT_EQ(FileOf(PartsOf(file)), file);
+  EXPECT_EQ(FileOf(ContentsOf(file)), file);
 }
 
 TEST(DeltaFile, OtherFilesAreNotDeltas) {

@@ -48,7 +48,7 @@ TEST(GapTile, GapsAreWideWhereThatIsShorter) {
   EXPECT_EQ(StreamOf({{65'535, 0, 1}}), (Bytes{3, 0, 0xff, 0xff, 0, 0}));
 }
 
-TEST(GapTile, OpeningFindsTheParts) {
+TEST(GapTile, OpeningFindsTheFields) {
   const Bytes stream = {6, 0xfe, 1, 0, 0, 0, 0, 0xf7, 1};
   const auto opened = OpenGapStream(stream, 3);
   ASSERT_TRUE(opened.has_value());
@@ -75,7 +75,7 @@ TEST(GapTile, OpeningRefusesWhatCannotBe) {
   EXPECT_TRUE(refused({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}));
 }
 
-// GapTiles of one piece of memory, as they lie in a tensor.
+// GapTiles of one buffer, as they lie in a tensor.
 struct GapTiles {
   int width;
   Bytes base;

@@ -90,11 +90,11 @@ TEST_P(KernelsTest, GiveTheSameDigest) {
   Random random(3);
   const DigestKeys& keys = FixedDigestKeys();
   const auto reduced = [](DigestSums sums) {
-    for (auto& lane : sums.lane) {
-      EXPECT_LT(lane, (std::uint64_t{1} << 61) + 8);
-      lane %= kDigestPrime;
+    for (auto& sum : sums.sums) {
+      EXPECT_LT(sum, (std::uint64_t{1} << 61) + 8);
+      sum %= kDigestPrime;
     }
-    return sums.lane;
+    return sums.sums;
   };
   for (int i = 0; i < Rounds(2000); ++i) {
     const auto first = static_cast<std::uint32_t>(Below(random, 2) == 0 ? 0 : Below(random, kDigestBlockWords));
@@ -335,9 +335,9 @@ TEST_P(KernelsTest, SplitTheSameChanges) {
     const auto split_positions = std::make_unique<std::uint32_t[]>(count);
     const auto split_old = std::make_unique<std::uint16_t[]>(count);
     const auto split_new = std::make_unique<std::uint16_t[]>(count);
-    GetParam()->split_shorts(changes.get(), count, first, split_positions.get(),
-                             reinterpret_cast<std::uint8_t*>(split_old.get()),
-                             reinterpret_cast<std::uint8_t*>(split_new.get()));
+    GetParam()->split_u16(changes.get(), count, first, split_positions.get(),
+                          reinterpret_cast<std::uint8_t*>(split_old.get()),
+                          reinterpret_cast<std::uint8_t*>(split_new.get()));
     ASSERT_TRUE(std::equal(positions.begin(), positions.end(), split_positions.get())) << count;
     ASSERT_TRUE(std::equal(old_units.begin(), old_units.end(), split_old.get())) << count;
     ASSERT_TRUE(std::equal(new_units.begin(), new_units.end(), split_new.get())) << count;

@@ -76,20 +76,20 @@ inline std::vector<std::uint8_t> Seal(const OpenFile& open) {
 }
 
 // The index and the tables of a good file, as what they mean; the payload as bytes.
-struct FileParts {
+struct FileContents {
   DeltaIndex index;
   std::vector<TableSet> sets;
   std::vector<std::uint8_t> payload;
 };
 
-inline FileParts PartsOf(std::span<const std::uint8_t> file) {
+inline FileContents ContentsOf(std::span<const std::uint8_t> file) {
   const auto delta = DeltaFile::Parse(file);
   WW_CHECK(delta.ok());
   return {delta.value().index(), delta.value().sets(), Open(file).payload};
 }
 
-inline std::vector<std::uint8_t> FileOf(const FileParts& parts) {
-  auto file = AssembleDeltaFile({parts.index, parts.sets, {parts.payload}});
+inline std::vector<std::uint8_t> FileOf(const FileContents& contents) {
+  auto file = AssembleDeltaFile({contents.index, contents.sets, {contents.payload}});
   WW_CHECK(file.ok());
   return std::move(file).value().Seal();
 }

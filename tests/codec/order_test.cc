@@ -44,24 +44,24 @@ constexpr Order kBothOrders[] = {Order::kInteger, Order::kSignMagnitude};
 TYPED_TEST(OrderTest, IsItsOwnInverse) {
   for (const Order order : kBothOrders) {
     for (const TypeParam unit : this->Patterns()) {
-      ASSERT_EQ(FromOrdered(ToOrdered(unit, order), order), unit);
-      ASSERT_EQ(ToOrdered(ToOrdered(unit, order), order), unit);
+      ASSERT_EQ(FromOrdinal(ToOrdinal(unit, order), order), unit);
+      ASSERT_EQ(ToOrdinal(ToOrdinal(unit, order), order), unit);
     }
   }
 }
 
-TYPED_TEST(OrderTest, IntegersAreTheirOwnPlace) {
-  for (const TypeParam unit : this->Patterns()) ASSERT_EQ(ToOrdered(unit, Order::kInteger), unit);
+TYPED_TEST(OrderTest, IntegersAreTheirOwnOrdinal) {
+  for (const TypeParam unit : this->Patterns()) ASSERT_EQ(ToOrdinal(unit, Order::kInteger), unit);
 }
 
 TYPED_TEST(OrderTest, NegativeNumbersComeInReverseBelowZero) {
   using Signed = std::make_signed_t<TypeParam>;
   constexpr TypeParam kTop = TypeParam{1} << (std::numeric_limits<TypeParam>::digits - 1);
-  const auto place = [](TypeParam unit) { return static_cast<Signed>(ToOrdered(unit, Order::kSignMagnitude)); };
-  EXPECT_EQ(place(0), 0);
-  EXPECT_EQ(place(kTop), -1) << "minus zero is a number of its own";
-  EXPECT_EQ(place(static_cast<TypeParam>(kTop + 1)), -2);
-  EXPECT_EQ(place(static_cast<TypeParam>(~TypeParam{0})), std::numeric_limits<Signed>::min());
+  const auto ordinal = [](TypeParam unit) { return static_cast<Signed>(ToOrdinal(unit, Order::kSignMagnitude)); };
+  EXPECT_EQ(ordinal(0), 0);
+  EXPECT_EQ(ordinal(kTop), -1) << "minus zero is a number of its own";
+  EXPECT_EQ(ordinal(static_cast<TypeParam>(kTop + 1)), -2);
+  EXPECT_EQ(ordinal(static_cast<TypeParam>(~TypeParam{0})), std::numeric_limits<Signed>::min());
 }
 
 TYPED_TEST(OrderTest, EveryPatternIsReachedFromEveryOther) {

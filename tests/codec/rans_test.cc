@@ -187,10 +187,10 @@ TEST(Rans, RawBitsOfEveryCountComeBack) {
   for (int bits = 0; bits <= 62; ++bits) {
     for (const std::uint64_t raw : {std::uint64_t{0}, ~std::uint64_t{0}, std::uint64_t{random()}}) {
       const std::uint64_t value = bits == 0 ? 0 : raw >> (64 - bits);
-      RansEvent pieces[2];
-      RansEvent* end = AppendRawBits(value, bits, pieces);
-      ASSERT_EQ(end - pieces, bits == 0 ? 0 : bits <= 32 ? 1 : 2);
-      events.insert(events.end(), pieces, end);
+      RansEvent raw_events[2];
+      RansEvent* end = AppendRawBits(value, bits, raw_events);
+      ASSERT_EQ(end - raw_events, bits == 0 ? 0 : bits <= 32 ? 1 : 2);
+      events.insert(events.end(), raw_events, end);
       written.emplace_back(value, bits);
     }
   }

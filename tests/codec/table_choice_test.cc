@@ -96,21 +96,21 @@ TEST(ChooseCodings, KeepsToItsLimitWhateverModeIsAskedFor) {
 }
 
 TEST(AssembleDeltaFile, RefusesWhatReadersWouldRefuse) {
-  DeltaFileParts parts;
-  parts.sets.resize(kMaxTableSets);
-  EXPECT_TRUE(AssembleDeltaFile(parts).ok());
-  parts.sets.emplace_back();
-  const auto sets = AssembleDeltaFile(parts);
+  DeltaFileContents contents;
+  contents.sets.resize(kMaxTableSets);
+  EXPECT_TRUE(AssembleDeltaFile(contents).ok());
+  contents.sets.emplace_back();
+  const auto sets = AssembleDeltaFile(contents);
   ASSERT_FALSE(sets.ok());
   EXPECT_EQ(sets.error().code(), ErrorCode::kLimit);
   EXPECT_THAT(sets.error().message(), HasSubstr("more than 65536 table sets"));
 
-  parts.sets.clear();
-  parts.index.entries.resize(kMaxBoxesPerTensor);
-  parts.index.entries.emplace_back().tensor = 1;
-  EXPECT_TRUE(AssembleDeltaFile(parts).ok());
-  parts.index.entries.back().tensor = 0;
-  const auto boxes = AssembleDeltaFile(parts);
+  contents.sets.clear();
+  contents.index.entries.resize(kMaxBoxesPerTensor);
+  contents.index.entries.emplace_back().tensor = 1;
+  EXPECT_TRUE(AssembleDeltaFile(contents).ok());
+  contents.index.entries.back().tensor = 0;
+  const auto boxes = AssembleDeltaFile(contents);
   ASSERT_FALSE(boxes.ok());
   EXPECT_EQ(boxes.error().code(), ErrorCode::kLimit);
   EXPECT_THAT(boxes.error().message(), HasSubstr("boxes of one tensor"));

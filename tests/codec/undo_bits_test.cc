@@ -87,7 +87,7 @@ TEST(UndoBits, MemoryOfBitsThatNobodyNeedsIsUsedAgain) {
       pages.insert(reinterpret_cast<std::uintptr_t>(units.old_units.data()) / LargeBlock::kPage);
     }
     EXPECT_GT(pages.size(), 2);
-    // The first of all begins with a small piece.
+    // The first of all begins with a small block.
     if (round > 1) {
       EXPECT_EQ(pages, pages_before);
     }

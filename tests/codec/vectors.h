@@ -19,20 +19,20 @@ namespace weightwire::testing {
 inline Model StillModel() { return ModelOf({{{"t", DType::kU8, {300}}, Bytes(300, 7)}}); }
 inline Bytes StillDelta(std::vector<std::uint32_t> tiles, Bytes payload) {
   const Model model = StillModel();
-  FileParts parts = PartsOf(DeltaBetween(model, model));
+  FileContents contents = ContentsOf(DeltaBetween(model, model));
   IndexEntry entry;
   entry.mode = EntryMode::kDense;
   entry.tile_log2 = 8;
   entry.tile_bytes = std::move(tiles);
   entry.before = entry.after = DigestsOf(model)[0];
-  parts.index.entries = {entry};
+  contents.index.entries = {entry};
   TableSet set;
   set.unit_bits = 8;
   set.dense = true;
   set.symbols[0].codes = {1};
-  parts.sets = {set};
-  parts.payload = std::move(payload);
-  return FileOf(parts);
+  contents.sets = {set};
+  contents.payload = std::move(payload);
+  return FileOf(contents);
 }
 
 // --- good ones ---
@@ -283,22 +283,22 @@ class GoodVectors {
                 bool whole_delta) {
     const TensorSpec& spec = before.layout->tensors()[0];
     Model expected = before;
-    std::vector<std::pair<Bytes, Bytes>> pieces;
-    pieces.reserve(boxes.size());
+    std::vector<std::pair<Bytes, Bytes>> box_bits;
+    box_bits.reserve(boxes.size());
     EncodeRequest request;
     request.layout_before = request.layout_after = before.layout.get();
     request.coding = coding;
     for (const Box& box : boxes) {
-      pieces.emplace_back(Gathered(spec, box, before.tensors[0]), Gathered(spec, box, after.tensors[0]));
+      box_bits.emplace_back(Gathered(spec, box, before.tensors[0]), Gathered(spec, box, after.tensors[0]));
       EncodeEntry entry;
       entry.box = box;
-      entry.old_bytes = pieces.back().first;
-      entry.new_bytes = pieces.back().second;
+      entry.old_bytes = box_bits.back().first;
+      entry.new_bytes = box_bits.back().second;
       const BoxMap map = BoxMap::Of(spec, box).value();
       const auto width = static_cast<std::size_t>(map.unit_bytes());
       map.ForEachStretch(0, map.unit_count(), [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
-        const auto run = std::span(before.tensors[0]).subspan(unit * width, count * width);
-        entry.before += DigestOfRange(run, unit * width, BestKernels());
+        const auto stretch = std::span(before.tensors[0]).subspan(unit * width, count * width);
+        entry.before += DigestOfRange(stretch, unit * width, BestKernels());
         std::copy_n(after.tensors[0].begin() + static_cast<std::ptrdiff_t>(unit * width), count * width,
                     expected.tensors[0].begin() + static_cast<std::ptrdiff_t>(unit * width));
       });
@@ -396,21 +396,21 @@ class BadVectors {
     }
     after_["c"] = RandomBytes(random, 64);
     // One entry of each mode, whatever would be the smallest.
-    FileParts parts = PartsOf(DeltaBetween(before_, after_, CodingRequest::kWhole));
-    parts.index.entries.clear();
-    parts.payload.clear();
+    FileContents contents = ContentsOf(DeltaBetween(before_, after_, CodingRequest::kWhole));
+    contents.index.entries.clear();
+    contents.payload.clear();
     const CodingRequest codings[] = {CodingRequest::kConditioned, CodingRequest::kDense, CodingRequest::kWhole};
     for (std::size_t t = 0; t < 3; ++t) {
       EncodeRequest request = WholeRequest(before_, after_, codings[t]);
       request.entries = {request.entries[t]};
-      FileParts one = PartsOf(MustEncode(request).file);
-      one.index.entries[0].table_set += parts.sets.size();
-      parts.index.entries.push_back(one.index.entries[0]);
-      parts.sets.insert(parts.sets.end(), one.sets.begin(), one.sets.end());
-      parts.payload.insert(parts.payload.end(), one.payload.begin(), one.payload.end());
+      FileContents one = ContentsOf(MustEncode(request).file);
+      one.index.entries[0].table_set += contents.sets.size();
+      contents.index.entries.push_back(one.index.entries[0]);
+      contents.sets.insert(contents.sets.end(), one.sets.begin(), one.sets.end());
+      contents.payload.insert(contents.payload.end(), one.payload.begin(), one.payload.end());
     }
-    file_ = FileOf(parts);
-    WW_CHECK(MustApply(file_, before_) == after_ && parts.index.entries[0].tile_bytes.size() > 1);
+    file_ = FileOf(contents);
+    WW_CHECK(MustApply(file_, before_) == after_ && contents.index.entries[0].tile_bytes.size() > 1);
   }
 
   std::vector<BadVector> Make() {
@@ -433,10 +433,10 @@ class BadVectors {
     vectors_.push_back({std::move(name), CheckpointOf(before_), std::move(delta), expected});
   }
   // The good file with something done to its meaning, or to its bytes; sealed again.
-  void Parts(std::string name, const char* expected, const std::function<void(FileParts&)>& spoil) {
-    FileParts parts = PartsOf(file_);
-    spoil(parts);
-    Add(std::move(name), expected, FileOf(parts));
+  void WithContents(std::string name, const char* expected, const std::function<void(FileContents&)>& spoil) {
+    FileContents contents = ContentsOf(file_);
+    spoil(contents);
+    Add(std::move(name), expected, FileOf(contents));
   }
   void Opened(std::string name, const char* expected, const std::function<void(OpenFile&)>& spoil) {
     OpenFile open = Open(file_);
@@ -500,9 +500,9 @@ class BadVectors {
     other("base_with_two_signs_flipped", base);
     other("applied_twice", after_);
     other("base_of_another_layout", ModelOf({{{"a", DType::kF8E4M3, {8300}}, before_["a"]}}));
-    Parts("state_before_wrong", kWrongBase, [](FileParts& p) { p.index.state->before[5] ^= 1; });
-    Parts("digest_before_wrong", kWrongBase, [](FileParts& p) { p.index.entries[0].before.lane[0] ^= 1; });
-    Parts("layout_hash_wrong", kWrongBase, [](FileParts& p) { p.index.layout_hash[0] ^= 1; });
+    WithContents("state_before_wrong", kWrongBase, [](FileContents& c) { c.index.state->before[5] ^= 1; });
+    WithContents("digest_before_wrong", kWrongBase, [](FileContents& c) { c.index.entries[0].before.sums[0] ^= 1; });
+    WithContents("layout_hash_wrong", kWrongBase, [](FileContents& c) { c.index.layout_hash[0] ^= 1; });
   }
 
   void Indices() {
@@ -521,65 +521,69 @@ class BadVectors {
   }
 
   void Entries() {
-    Parts("digest_after_wrong", kDamaged, [](FileParts& p) { p.index.entries[0].after.lane[1] ^= 1; });
-    Parts("digest_after_wrong_of_a_dense_entry", kDamaged, [](FileParts& p) { p.index.entries[1].after.lane[0] ^= 1; });
-    Parts("digest_after_wrong_of_a_whole_entry", kDamaged, [](FileParts& p) { p.index.entries[2].after.lane[0] ^= 1; });
-    Parts("digest_not_below_the_modulus", kDamaged,
-          [](FileParts& p) { p.index.entries[0].after.lane[0] = kDigestPrime; });
-    Parts("state_after_wrong", kDamaged, [](FileParts& p) { p.index.state->after[5] ^= 1; });
-    Parts("changed_count_too_high", kDamaged, [](FileParts& p) { ++p.index.entries[0].changed; });
-    Parts("changed_count_too_low", kDamaged, [](FileParts& p) { --p.index.entries[0].changed; });
-    Parts("changed_count_wrong_of_a_dense_entry", kDamaged, [](FileParts& p) { --p.index.entries[1].changed; });
-    Parts("changed_count_above_the_units", kDamaged, [](FileParts& p) { p.index.entries[0].changed = 8301; });
-    Parts("tensor_beyond_the_layout", kDamaged, [](FileParts& p) { p.index.entries[2].tensor = 5; });
-    Parts("mode_unknown", kDamaged, [](FileParts& p) { p.index.entries[2].mode = static_cast<EntryMode>(8); });
-    Parts("tile_size_too_large", kDamaged, [](FileParts& p) { p.index.entries[0].tile_log2 = 19; });
-    Parts("tile_size_too_small", kDamaged, [](FileParts& p) { p.index.entries[0].tile_log2 = 7; });
-    Parts("tile_size_another", kDamaged, [](FileParts& p) { p.index.entries[0].tile_log2 += 2; });
-    Parts("tile_count_too_low", kDamaged, [](FileParts& p) {
-      auto& tiles = p.index.entries[0].tile_bytes;
+    WithContents("digest_after_wrong", kDamaged, [](FileContents& c) { c.index.entries[0].after.sums[1] ^= 1; });
+    WithContents("digest_after_wrong_of_a_dense_entry", kDamaged,
+                 [](FileContents& c) { c.index.entries[1].after.sums[0] ^= 1; });
+    WithContents("digest_after_wrong_of_a_whole_entry", kDamaged,
+                 [](FileContents& c) { c.index.entries[2].after.sums[0] ^= 1; });
+    WithContents("digest_not_below_the_modulus", kDamaged,
+                 [](FileContents& c) { c.index.entries[0].after.sums[0] = kDigestPrime; });
+    WithContents("state_after_wrong", kDamaged, [](FileContents& c) { c.index.state->after[5] ^= 1; });
+    WithContents("changed_count_too_high", kDamaged, [](FileContents& c) { ++c.index.entries[0].changed; });
+    WithContents("changed_count_too_low", kDamaged, [](FileContents& c) { --c.index.entries[0].changed; });
+    WithContents("changed_count_wrong_of_a_dense_entry", kDamaged,
+                 [](FileContents& c) { --c.index.entries[1].changed; });
+    WithContents("changed_count_above_the_units", kDamaged, [](FileContents& c) { c.index.entries[0].changed = 8301; });
+    WithContents("tensor_beyond_the_layout", kDamaged, [](FileContents& c) { c.index.entries[2].tensor = 5; });
+    WithContents("mode_unknown", kDamaged,
+                 [](FileContents& c) { c.index.entries[2].mode = static_cast<EntryMode>(8); });
+    WithContents("tile_size_too_large", kDamaged, [](FileContents& c) { c.index.entries[0].tile_log2 = 19; });
+    WithContents("tile_size_too_small", kDamaged, [](FileContents& c) { c.index.entries[0].tile_log2 = 7; });
+    WithContents("tile_size_another", kDamaged, [](FileContents& c) { c.index.entries[0].tile_log2 += 2; });
+    WithContents("tile_count_too_low", kDamaged, [](FileContents& c) {
+      auto& tiles = c.index.entries[0].tile_bytes;
       tiles[0] += tiles.back();
       tiles.pop_back();
     });
-    Parts("tile_count_too_high", kDamaged, [](FileParts& p) { p.index.entries[0].tile_bytes.push_back(0); });
-    Parts("tile_lengths_shifted", kDamaged, [](FileParts& p) {
-      ++p.index.entries[0].tile_bytes[0];
-      --p.index.entries[0].tile_bytes[1];
+    WithContents("tile_count_too_high", kDamaged, [](FileContents& c) { c.index.entries[0].tile_bytes.push_back(0); });
+    WithContents("tile_lengths_shifted", kDamaged, [](FileContents& c) {
+      ++c.index.entries[0].tile_bytes[0];
+      --c.index.entries[0].tile_bytes[1];
     });
-    Parts("tile_lengths_all_zero", kDamaged, [](FileParts& p) {
-      IndexEntry& entry = p.index.entries[0];
-      p.payload.erase(p.payload.begin(), p.payload.begin() + static_cast<std::ptrdiff_t>(entry.PayloadBytes()));
+    WithContents("tile_lengths_all_zero", kDamaged, [](FileContents& c) {
+      IndexEntry& entry = c.index.entries[0];
+      c.payload.erase(c.payload.begin(), c.payload.begin() + static_cast<std::ptrdiff_t>(entry.PayloadBytes()));
       std::fill(entry.tile_bytes.begin(), entry.tile_bytes.end(), 0);
     });
     Opened("tile_lengths_with_stray_bits", kDamaged, [&](OpenFile& f) {
       // Where the first entry's lengths end, its digest before begins.
-      const auto digest = PartsOf(file_).index.entries[0].before.ToBytes();
+      const auto digest = ContentsOf(file_).index.entries[0].before.ToBytes();
       const auto at = std::search(f.index.begin(), f.index.end(), digest.begin(), digest.end());
       WW_CHECK(at != f.index.end() && (at[-1] & 0x80) == 0);
       at[-1] |= 0x80;
     });
-    Parts("whole_of_the_wrong_size", kDamaged, [](FileParts& p) {
-      p.index.entries[2].whole_bytes += 4;
-      p.payload.resize(p.payload.size() + 4);
+    WithContents("whole_of_the_wrong_size", kDamaged, [](FileContents& c) {
+      c.index.entries[2].whole_bytes += 4;
+      c.payload.resize(c.payload.size() + 4);
     });
-    Parts("entry_twice", kDamaged, [](FileParts& p) {
-      p.index.entries.push_back(p.index.entries[2]);
-      p.payload.insert(p.payload.end(), p.payload.end() - 64, p.payload.end());
+    WithContents("entry_twice", kDamaged, [](FileContents& c) {
+      c.index.entries.push_back(c.index.entries[2]);
+      c.payload.insert(c.payload.end(), c.payload.end() - 64, c.payload.end());
     });
-    Parts("entry_left_out", kDamaged, [](FileParts& p) {
-      p.index.entries.pop_back();
-      p.payload.resize(p.payload.size() - 64);
+    WithContents("entry_left_out", kDamaged, [](FileContents& c) {
+      c.index.entries.pop_back();
+      c.payload.resize(c.payload.size() - 64);
     });
-    Parts("table_set_missing", kDamaged, [](FileParts& p) { p.index.entries[0].table_set = p.sets.size(); });
-    Parts("table_set_of_the_other_mode", kDamaged,
-          [](FileParts& p) { p.index.entries[0].table_set = p.index.entries[1].table_set; });
-    Parts("scale_another", kDamaged, [](FileParts& p) { p.index.entries[0].scale += 3; });
+    WithContents("table_set_missing", kDamaged, [](FileContents& c) { c.index.entries[0].table_set = c.sets.size(); });
+    WithContents("table_set_of_the_other_mode", kDamaged,
+                 [](FileContents& c) { c.index.entries[0].table_set = c.index.entries[1].table_set; });
+    WithContents("scale_another", kDamaged, [](FileContents& c) { c.index.entries[0].scale += 3; });
   }
 
   void TablesAndStreams() {
     // All of these change the set that the first entry, eight bits wide, uses.
     const auto set = [&](std::string name, const std::function<void(TableSet&)>& spoil) {
-      Parts(std::move(name), kDamaged, [&](FileParts& p) { spoil(p.sets[p.index.entries[0].table_set]); });
+      WithContents(std::move(name), kDamaged, [&](FileContents& c) { spoil(c.sets[c.index.entries[0].table_set]); });
     };
     set("table_rate_out_of_range", [](TableSet& s) { s.rate_codes[2] = 192; });
     set("table_weight_out_of_range", [](TableSet& s) { s.symbols[1].codes = {1, 193}; });
@@ -595,19 +599,19 @@ class BadVectors {
     Opened("table_dense_and_uniform", kDamaged, [](OpenFile& f) { f.tables[1] |= 6; });
     Opened("stream_with_a_flipped_bit", kDamaged, [](OpenFile& f) { f.payload[20] ^= 4; });
     Opened("stream_all_zero", kDamaged, [&](OpenFile& f) {
-      std::fill_n(f.payload.begin(), PartsOf(file_).index.entries[0].tile_bytes[0], std::uint8_t{0});
+      std::fill_n(f.payload.begin(), ContentsOf(file_).index.entries[0].tile_bytes[0], std::uint8_t{0});
     });
-    Parts("stream_with_a_word_left", kDamaged, [](FileParts& p) {
-      p.payload.insert(p.payload.begin(), 4, 0x55);
-      p.index.entries[0].tile_bytes[0] += 4;
+    WithContents("stream_with_a_word_left", kDamaged, [](FileContents& c) {
+      c.payload.insert(c.payload.begin(), 4, 0x55);
+      c.index.entries[0].tile_bytes[0] += 4;
     });
-    Parts("stream_cut_off", kDamaged, [](FileParts& p) {
-      p.payload.erase(p.payload.begin());
-      --p.index.entries[0].tile_bytes[0];
+    WithContents("stream_cut_off", kDamaged, [](FileContents& c) {
+      c.payload.erase(c.payload.begin());
+      --c.index.entries[0].tile_bytes[0];
     });
-    Parts("stream_missing", kDamaged, [](FileParts& p) {
-      auto& tile = p.index.entries[0].tile_bytes[0];
-      p.payload.erase(p.payload.begin(), p.payload.begin() + static_cast<std::ptrdiff_t>(tile));
+    WithContents("stream_missing", kDamaged, [](FileContents& c) {
+      auto& tile = c.index.entries[0].tile_bytes[0];
+      c.payload.erase(c.payload.begin(), c.payload.begin() + static_cast<std::ptrdiff_t>(tile));
       tile = 0;
     });
     // Dense tiles in which every unit stays as it is, for certain: their streams are the state 1 and nothing else.
@@ -641,10 +645,10 @@ class BadVectors {
     request.entries = {row_box(0, 0, 4, 100, 100), row_box(0, 4, 3, 100, 100), row_box(3, 1, 2, 4, 8)};
     const Bytes boxes = MustEncode(request).file;
     const auto box = [&](std::string name, const std::function<void(std::vector<IndexEntry>&)>& spoil) {
-      FileParts parts = PartsOf(boxes);
-      WW_CHECK(parts.index.entries.size() == 3);
-      spoil(parts.index.entries);
-      Add(std::move(name), kDamaged, FileOf(parts));
+      FileContents contents = ContentsOf(boxes);
+      WW_CHECK(contents.index.entries.size() == 3);
+      spoil(contents.index.entries);
+      Add(std::move(name), kDamaged, FileOf(contents));
     };
     box("boxes_overlap", [](auto& e) { e[1].box->start[0] = 3; });
     box("box_outside_the_tensor", [](auto& e) { e[1].box->start[0] = 81; });
@@ -654,7 +658,7 @@ class BadVectors {
     box("box_with_too_many_dimensions", [](auto& e) { e[1].box = Box{{4, 0, 0}, {3, 100, 1}}; });
     box("box_that_splits_a_byte", [](auto& e) { e[2].box = Box{{1, 1}, {2, 7}}; });
     box("box_of_another_size", [](auto& e) { e[1].box->extent[0] = 2; });
-    FileParts beside = PartsOf(boxes);
+    FileContents beside = ContentsOf(boxes);
     beside.index.entries[1].box.reset();
     beside.index.entries[1].whole_bytes = 8300;
     beside.payload.insert(beside.payload.begin() + 700, 8300 - 300, 0);
@@ -668,36 +672,38 @@ class BadVectors {
                                  fresh},
                                 {{"alias", "new"}, {"other", "a"}});
     const Bytes layouts = DeltaBetween(before_, after);
-    const auto layout = [&](std::string name, const char* expected, const std::function<void(FileParts&)>& spoil) {
-      FileParts parts = PartsOf(layouts);
-      WW_CHECK(parts.index.entries.size() == 1 && parts.index.layout_change->removed.size() == 1);
-      spoil(parts);
-      Add(std::move(name), expected, FileOf(parts));
+    const auto layout = [&](std::string name, const char* expected, const std::function<void(FileContents&)>& spoil) {
+      FileContents contents = ContentsOf(layouts);
+      WW_CHECK(contents.index.entries.size() == 1 && contents.index.layout_change->removed.size() == 1);
+      spoil(contents);
+      Add(std::move(name), expected, FileOf(contents));
     };
-    layout("layout_after_of_another_hash", kDamaged, [](FileParts& p) { p.index.layout_change->after_hash[0] ^= 1; });
-    layout("removed_tensor_is_not_there", kDamaged, [](FileParts& p) { p.index.layout_change->removed = {9}; });
-    layout("removed_twice", kDamaged, [](FileParts& p) { p.index.layout_change->removed = {2, 2}; });
-    layout("added_tensor_is_there_already", kDamaged, [](FileParts& p) { p.index.layout_change->added[0].name = "a"; });
+    layout("layout_after_of_another_hash", kDamaged,
+           [](FileContents& c) { c.index.layout_change->after_hash[0] ^= 1; });
+    layout("removed_tensor_is_not_there", kDamaged, [](FileContents& c) { c.index.layout_change->removed = {9}; });
+    layout("removed_twice", kDamaged, [](FileContents& c) { c.index.layout_change->removed = {2, 2}; });
+    layout("added_tensor_is_there_already", kDamaged,
+           [](FileContents& c) { c.index.layout_change->added[0].name = "a"; });
     layout("added_type_unknown", kUnsupported,
-           [](FileParts& p) { p.index.layout_change->added[0].dtype = static_cast<DType>(99); });
-    layout("added_name_not_utf8", kDamaged, [](FileParts& p) { p.index.layout_change->added[0].name = "\xff"; });
-    layout("alias_of_nothing", kDamaged, [](FileParts& p) { p.index.layout_change->aliases["alias"] = "nothing"; });
-    layout("alias_that_is_a_tensor", kDamaged, [](FileParts& p) { p.index.layout_change->aliases["b"] = "a"; });
-    layout("new_tensor_without_data", kDamaged, [](FileParts& p) {
-      p.index.entries.clear();
-      p.payload.clear();
+           [](FileContents& c) { c.index.layout_change->added[0].dtype = static_cast<DType>(99); });
+    layout("added_name_not_utf8", kDamaged, [](FileContents& c) { c.index.layout_change->added[0].name = "\xff"; });
+    layout("alias_of_nothing", kDamaged, [](FileContents& c) { c.index.layout_change->aliases["alias"] = "nothing"; });
+    layout("alias_that_is_a_tensor", kDamaged, [](FileContents& c) { c.index.layout_change->aliases["b"] = "a"; });
+    layout("new_tensor_without_data", kDamaged, [](FileContents& c) {
+      c.index.entries.clear();
+      c.payload.clear();
     });
-    layout("new_tensor_as_a_box", kDamaged, [](FileParts& p) {
-      p.index.entries[0].box = Box{{0}, {4}};
-      p.index.entries[0].whole_bytes = 4;
-      p.payload.resize(4);
+    layout("new_tensor_as_a_box", kDamaged, [](FileContents& c) {
+      c.index.entries[0].box = Box{{0}, {4}};
+      c.index.entries[0].whole_bytes = 4;
+      c.payload.resize(4);
     });
     layout("new_tensor_with_a_digest_before", kDamaged,
-           [](FileParts& p) { p.index.entries[0].before = p.index.entries[0].after; });
-    layout("new_tensor_as_a_change", kDamaged, [&](FileParts& p) {
-      const FileParts good = PartsOf(file_);
-      p.sets = good.sets;
-      IndexEntry& entry = p.index.entries[0];
+           [](FileContents& c) { c.index.entries[0].before = c.index.entries[0].after; });
+    layout("new_tensor_as_a_change", kDamaged, [&](FileContents& c) {
+      const FileContents good = ContentsOf(file_);
+      c.sets = good.sets;
+      IndexEntry& entry = c.index.entries[0];
       entry.mode = EntryMode::kSparse;
       entry.whole_bytes = 0;
       entry.table_set = good.index.entries[0].table_set;
@@ -705,12 +711,14 @@ class BadVectors {
       entry.changed = 5;
       entry.tile_bytes = {5};
     });
-    layout("new_tensor_as_a_box_of_all_of_it", kDamaged, [](FileParts& p) { p.index.entries[0].box = Box{{0}, {5}}; });
+    layout("new_tensor_as_a_box_of_all_of_it", kDamaged, [](FileContents& c) {
+      c.index.entries[0].box = Box{{0}, {5}};
+    });
     // Rows of one and a half bytes: whole bytes as a whole, which is no reason to let them have boxes.
     const TensorSpec ragged{"t", DType::kF4, {2, 3}};
     const Model ragged_before = ModelOf({{ragged, {1, 2, 3}}});
-    FileParts ragged_parts =
-        PartsOf(DeltaBetween(ragged_before, ModelOf({{ragged, {4, 2, 3}}}), CodingRequest::kWhole));
+    FileContents ragged_parts =
+        ContentsOf(DeltaBetween(ragged_before, ModelOf({{ragged, {4, 2, 3}}}), CodingRequest::kWhole));
     ragged_parts.index.entries[0].box = Box{{0, 0}, {2, 3}};
     vectors_.push_back({"box_of_rows_that_split_a_byte", CheckpointOf(ragged_before), FileOf(ragged_parts), kDamaged});
     // Two names in the wrong order, and a flag for none.

@@ -18,7 +18,7 @@
 
 namespace weightwire {
 
-// A piece of an entry, and what it gave.
+// A range of units of an entry, and the changes decoded from it.
 struct DecodeJob {
   std::size_t entry = 0;
   std::uint64_t first_unit = 0;  // of the box
@@ -46,14 +46,14 @@ class ChunkWriter {
         kernels_(kernels),
         chunk_(EmptyChunk(pool)),
         digest_(kernels) {
-    NextRun(job.first_unit);
+    NextStretch(job.first_unit);
   }
 
   // `at` counts from the job's first unit, ascending.
   void Add(std::uint64_t at, Unit old_unit, Unit new_unit) {
     const std::uint64_t box_unit = job_.first_unit + at;
-    if (box_unit >= run_end_) [[unlikely]]
-      NextRun(box_unit);
+    if (box_unit >= stretch_end_) [[unlikely]]
+      NextStretch(box_unit);
     const std::uint64_t unit = box_unit + to_tensor_;
     MakeRoom(unit, 1, 1);
     digest_.Change<Unit>(unit, old_unit, new_unit);
@@ -67,14 +67,14 @@ class ChunkWriter {
   void AddTile(std::uint64_t at, const SparseTile& tile) {
     if (tile.changed == 0) return;
     const std::uint64_t box_unit = job_.first_unit + at;
-    if (box_unit < run_begin_ || box_unit + tile.unit_count > run_end_) {
+    if (box_unit < stretch_begin_ || box_unit + tile.unit_count > stretch_end_) {
       for (std::uint32_t c = 0; c < tile.changed; ++c) {
         const TileChange<Unit> change = LoadChange<Unit>(tile.changes, c);
         Add(at + change.position, change.old_unit, change.new_unit);
       }
       return;
     }
-    // All of it within one run of the tensor.
+    // All of it within one stretch of the tensor.
     const std::uint64_t unit = box_unit + to_tensor_;
     MakeRoom(unit, tile.unit_count, tile.changed);
     const auto offset = static_cast<std::uint32_t>(unit - chunk_.first_unit);
@@ -82,7 +82,7 @@ class ChunkWriter {
     std::uint8_t* old_units = chunk_.old_units.data() + count_ * sizeof(Unit);
     std::uint8_t* new_units = chunk_.new_units.data() + count_ * sizeof(Unit);
     if constexpr (sizeof(Unit) == 2) {
-      kernels_.split_shorts(tile.changes, tile.changed, offset, offsets, old_units, new_units);
+      kernels_.split_u16(tile.changes, tile.changed, offset, offsets, old_units, new_units);
     } else {
       for (std::uint32_t c = 0; c < tile.changed; ++c) {
         const TileChange<Unit> change = LoadChange<Unit>(tile.changes, c);
@@ -118,11 +118,11 @@ class ChunkWriter {
     chunk_.new_units.resize(count * sizeof(Unit));
   }
 
-  void NextRun(std::uint64_t box_unit) {
-    const std::uint64_t run = box_unit / map_.stretch_units();
-    to_tensor_ = map_.RunStart(run) - run * map_.stretch_units();  // modulo 2^64
-    run_begin_ = run * map_.stretch_units();
-    run_end_ = run_begin_ + map_.stretch_units();
+  void NextStretch(std::uint64_t box_unit) {
+    const std::uint64_t stretch = box_unit / map_.stretch_units();
+    to_tensor_ = map_.StretchStart(stretch) - stretch * map_.stretch_units();  // modulo 2^64
+    stretch_begin_ = stretch * map_.stretch_units();
+    stretch_end_ = stretch_begin_ + map_.stretch_units();
   }
 
   void Flush() {
@@ -146,8 +146,8 @@ class ChunkWriter {
   StagedChunk chunk_;
   std::size_t count_ = 0;
   std::uint64_t to_tensor_ = 0;
-  std::uint64_t run_begin_ = 0;
-  std::uint64_t run_end_ = 0;
+  std::uint64_t stretch_begin_ = 0;
+  std::uint64_t stretch_end_ = 0;
   DigestOfChanges digest_;
 };
 

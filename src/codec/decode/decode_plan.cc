@@ -21,7 +21,7 @@ class Planner {
           const Kernels& kernels)
       : parts_(parts), promised_(promised), base_(base), kernels_(kernels) {}
 
-  Result<DecodePlan> Run() {
+  Result<DecodePlan> Plan() {
     WW_RETURN_IF_ERROR(CheckBase());
     WW_RETURN_IF_ERROR(PrepareEntries());
     WW_RETURN_IF_ERROR(CheckDigestsBefore());
@@ -192,10 +192,10 @@ class Planner {
     Digest digest;
     std::vector<std::uint8_t> scratch;
     const auto width = static_cast<std::uint64_t>(entry.map->unit_bytes());
-    // In pieces: seen through staged changes, each is a copy.
+    // In ranges: seen through staged changes, each is a copy.
     for (std::uint64_t first = 0; first < entry.map->unit_count(); first += kDigestRangeUnits) {
-      const std::uint64_t piece = std::min(kDigestRangeUnits, entry.map->unit_count() - first);
-      entry.map->ForEachStretch(first, piece, [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
+      const std::uint64_t size = std::min(kDigestRangeUnits, entry.map->unit_count() - first);
+      entry.map->ForEachStretch(first, size, [&](std::uint64_t, std::uint64_t unit, std::uint64_t count) {
         digest += DigestOfRange(base_.Units(entry.origin, unit, count, scratch), unit * width, kernels_);
       });
     }
@@ -213,7 +213,7 @@ class Planner {
 
 Result<DecodePlan> PlanDecoding(std::span<const DeltaFile> parts, const std::optional<StateDigests>& promised,
                                 const StateView& base, const Kernels& kernels) {
-  return Planner(parts, promised, base, kernels).Run();
+  return Planner(parts, promised, base, kernels).Plan();
 }
 
 Error DamagedDelta(const std::string& what) { return {ErrorCode::kCorrupt, "the delta is damaged: " + what}; }

@@ -28,7 +28,7 @@ class Stager {
          ThreadPool& pool)
       : plan_(std::move(plan)), promised_(promised), base_(base), kernels_(kernels), pool_(pool) {}
 
-  Result<std::shared_ptr<const StagedChange>> Run() {
+  Result<std::shared_ptr<const StagedChange>> Stage() {
     WW_RETURN_IF_ERROR(RunJobs());
     return Collect();
   }
@@ -102,7 +102,7 @@ class Stager {
       const std::optional<std::size_t> origin = OriginOf(i, *plan_.after, base_.layout());
       if (origin.has_value()) digests[i] = base_.digests()[*origin];
     }
-    // By tensor, as they come from the jobs; boxes come in any order, and their runs interleave.
+    // By tensor, as they come from the jobs; boxes come in any order, and their stretches interleave.
     struct Found {
       const DecodeEntry* entry;  // the last of its tensor
       std::vector<StagedChunk> chunks;
@@ -164,7 +164,7 @@ Result<std::shared_ptr<const StagedChange>> Stage(std::span<const DeltaFile> par
                                                   const std::optional<StateDigests>& promised, const StateView& base,
                                                   const Kernels& kernels, ThreadPool& pool) {
   WW_TRY(DecodePlan plan, PlanDecoding(parts, promised, base, kernels));
-  return Stager(std::move(plan), promised, base, kernels, pool).Run();
+  return Stager(std::move(plan), promised, base, kernels, pool).Stage();
 }
 
 }  // namespace

@@ -57,13 +57,13 @@ const std::uint8_t* EntryDecoder::BaseUnits(const DecodeEntry& entry, std::uint6
                                             DecodeScratch& scratch) const {
   const auto width = static_cast<std::size_t>(entry.map->unit_bytes());
   if (entry.map->is_contiguous()) {
-    const std::uint64_t unit = entry.map->RunStart(0) + first;
+    const std::uint64_t unit = entry.map->StretchStart(0) + first;
     return base_.Units(entry.origin, unit, count, scratch.base).data();
   }
   scratch.base.resize(count * width);
   entry.map->ForEachStretch(first, count, [&](std::uint64_t at, std::uint64_t unit, std::uint64_t size) {
-    const auto run = base_.Units(entry.origin, unit, size, scratch.run);
-    std::copy(run.begin(), run.end(), scratch.base.begin() + static_cast<std::ptrdiff_t>((at - first) * width));
+    const auto stretch = base_.Units(entry.origin, unit, size, scratch.stretch);
+    std::copy(stretch.begin(), stretch.end(), scratch.base.begin() + static_cast<std::ptrdiff_t>((at - first) * width));
   });
   return scratch.base.data();
 }
@@ -177,7 +177,7 @@ bool EntryDecoder::DecodeGaps(const DecodeEntry& entry, DecodeJob& job, DecodeSc
   chunk.new_units.resize(changed * sizeof(Unit));
   chunk.old_units.resize(changed * sizeof(Unit));
   const std::uint8_t* base = BaseUnits(entry, job.first_unit, job.unit_count, scratch);
-  chunk.first_unit = entry.map->RunStart(0) + job.first_unit;
+  chunk.first_unit = entry.map->StretchStart(0) + job.first_unit;
   DigestOfChanges digest(kernels_);
   const auto add_to_digest = [&](const GapTile& tile, std::uint32_t from, std::uint32_t size) {
     digest.Changes<Unit>(chunk.first_unit, {tile.positions + from, size}, tile.old_units + from * sizeof(Unit),

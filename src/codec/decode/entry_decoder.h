@@ -1,4 +1,4 @@
-// Decodes the entries of a delta: pieces of them, each mode its own way, into chunks of changes.
+// Decodes the entries of a delta, range by range, each mode in its own way, into chunks of changes.
 //
 // What it is given was checked by its plan, but the tiles' bytes may be anything: whatever they are, nothing outside
 // the memory for the result is written, and what does not decode to its end is told apart. Whether the bits are the
@@ -42,7 +42,7 @@ class Scratch {
 // Scratch memory of one thread.
 struct DecodeScratch {
   std::vector<std::uint8_t> base;
-  std::vector<std::uint8_t> run;
+  std::vector<std::uint8_t> stretch;
   std::vector<SparseTile> tiles;
   Scratch<std::uint32_t> times;
   Scratch<std::uint8_t> changes;

@@ -10,7 +10,7 @@ namespace weightwire {
 
 namespace {
 
-constexpr std::array<std::uint64_t, 2> kLaneSeeds = {0x77656967'68740000, 0x77697265'00000000};  // "weight", "wire"
+constexpr std::array<std::uint64_t, 2> kSumSeeds = {0x77656967'68740000, 0x77697265'00000000};  // "weight", "wire"
 constexpr std::uint64_t kBlockSeedOffset = std::uint64_t{1} << 32;
 
 // SplitMix64's output function at step n of the sequence started by `seed`.
@@ -46,8 +46,8 @@ std::uint64_t ReduceLong(unsigned __int128 value) {
   return Reduce((static_cast<std::uint64_t>(folded) & kDigestPrime) + static_cast<std::uint64_t>(folded >> 61));
 }
 
-inline std::uint64_t BlockKey(int lane, std::uint64_t block) {
-  const std::uint64_t key = SplitMix(kLaneSeeds[lane] + kBlockSeedOffset, block) >> 3;
+inline std::uint64_t BlockKey(int s, std::uint64_t block) {
+  const std::uint64_t key = SplitMix(kSumSeeds[s] + kBlockSeedOffset, block) >> 3;
   return key == 0 || key == kDigestPrime ? 1 : key;
 }
 
@@ -56,12 +56,11 @@ inline std::uint64_t BlockKey(int lane, std::uint64_t block) {
 const DigestKeys& FixedDigestKeys() {
   static const DigestKeys kKeys = [] {
     DigestKeys keys;
-    for (int lane = 0; lane < 2; ++lane) {
+    for (int s = 0; s < 2; ++s) {
       for (std::uint64_t j = 0; j < kDigestBlockWords; ++j) {
         // 29 bits, never 0.
-        keys.word[lane][j] =
-            std::max<std::uint32_t>(1, static_cast<std::uint32_t>(SplitMix(kLaneSeeds[lane], j) >> 35));
-        keys.pair[j][lane] = keys.word[lane][j];
+        keys.word[s][j] = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(SplitMix(kSumSeeds[s], j) >> 35));
+        keys.pair[j][s] = keys.word[s][j];
       }
     }
     return keys;
@@ -78,10 +77,10 @@ Digest DigestOfRange(std::span<const std::uint8_t> bytes, std::uint64_t byte_off
     const std::size_t size = std::min<std::size_t>(bytes.size(), kDigestBlockBytes - begin);
     DigestSums sums{};
     const auto add = [&](const std::uint8_t* data, std::uint32_t first_word, std::uint32_t word_count) {
-      const DigestSums part = kernels.digest_words(data, first_word, word_count, keys);
-      for (int lane = 0; lane < 2; ++lane) sums.lane[lane] = Reduce(sums.lane[lane] + Reduce(part.lane[lane]));
+      const DigestSums more = kernels.digest_words(data, first_word, word_count, keys);
+      for (int s = 0; s < 2; ++s) sums.sums[s] = Reduce(sums.sums[s] + Reduce(more.sums[s]));
     };
-    // Whole words straight from memory; a piece of a word at either end on its own, padded with zeros in place.
+    // Whole words straight from memory; an incomplete word at either end on its own, padded with zeros.
     std::size_t done = 0;
     while (done < size) {
       const std::size_t at = begin + done;
@@ -92,14 +91,14 @@ Digest DigestOfRange(std::span<const std::uint8_t> bytes, std::uint64_t byte_off
         done += 4 * words;
       } else {
         std::array<std::uint8_t, 4> word{};
-        const std::size_t piece = std::min(4 - in_word, size - done);
-        std::memcpy(word.data() + in_word, bytes.data() + done, piece);
+        const std::size_t count = std::min(4 - in_word, size - done);
+        std::memcpy(word.data() + in_word, bytes.data() + done, count);
         add(word.data(), static_cast<std::uint32_t>(at / 4), 1);
-        done += piece;
+        done += count;
       }
     }
-    for (int lane = 0; lane < 2; ++lane) {
-      digest.lane[lane] = AddModulo(digest.lane[lane], MultiplyModulo(BlockKey(lane, block), sums.lane[lane]));
+    for (int s = 0; s < 2; ++s) {
+      digest.sums[s] = AddModulo(digest.sums[s], MultiplyModulo(BlockKey(s, block), sums.sums[s]));
     }
     bytes = bytes.subspan(size);
     byte_offset += size;
@@ -107,9 +106,9 @@ Digest DigestOfRange(std::span<const std::uint8_t> bytes, std::uint64_t byte_off
   return digest;
 }
 
-void DigestOfChanges::ChangesOfShorts(std::uint64_t first_unit, std::span<const std::uint32_t> positions,
-                                      const std::uint8_t* old_units, const std::uint8_t* new_units) {
-  constexpr std::uint64_t kBlockUnits = std::uint64_t{1} << kDigestShortsLog2;
+void DigestOfChanges::ChangesOfU16(std::uint64_t first_unit, std::span<const std::uint32_t> positions,
+                                   const std::uint8_t* old_units, const std::uint8_t* new_units) {
+  constexpr std::uint64_t kBlockUnits = std::uint64_t{1} << kDigestBlockU16Log2;
   std::array<ChangedBlock, kDigestBatch> blocks;
   for (std::size_t done = 0; done < positions.size();) {
     std::span<const std::uint32_t> batch = positions.subspan(done);
@@ -117,14 +116,14 @@ void DigestOfChanges::ChangesOfShorts(std::uint64_t first_unit, std::span<const 
     if (batch.back() - batch.front() >= kDigestReach) batch = batch.first(1);
     const std::uint64_t unit = first_unit + batch.front();
     const std::size_t block_count =
-        kernels_->digest_shorts(static_cast<std::uint32_t>(unit % kBlockUnits), batch.data(), batch.size(),
-                                old_units + 2 * done, new_units + 2 * done, *keys_, blocks.data());
+        kernels_->digest_u16(static_cast<std::uint32_t>(unit % kBlockUnits), batch.data(), batch.size(),
+                             old_units + 2 * done, new_units + 2 * done, *keys_, blocks.data());
     for (const ChangedBlock& sums : std::span(blocks).first(block_count)) {
       const std::uint64_t block = unit / kBlockUnits + sums.block;
       if (block != block_) Flush(block);
-      for (std::size_t lane = 0; lane < 2; ++lane) {
+      for (std::size_t s = 0; s < 2; ++s) {
         // The upper half of a word counts 2^16 times as much.
-        sums_[lane] += sums.all[lane] + static_cast<__int128>((1 << 16) - 1) * sums.odd[lane];
+        sums_[s] += sums.all[s] + static_cast<__int128>((1 << 16) - 1) * sums.odd[s];
       }
     }
     done += batch.size();
@@ -132,18 +131,18 @@ void DigestOfChanges::ChangesOfShorts(std::uint64_t first_unit, std::span<const 
 }
 
 void DigestOfChanges::Flush(std::uint64_t next_block) {
-  for (int lane = 0; lane < 2; ++lane) {
-    products_[lane] += static_cast<unsigned __int128>(BlockKey(lane, block_)) * FoldSigned(sums_[lane]);
-    sums_[lane] = 0;
+  for (int s = 0; s < 2; ++s) {
+    products_[s] += static_cast<unsigned __int128>(BlockKey(s, block_)) * FoldSigned(sums_[s]);
+    sums_[s] = 0;
   }
   block_ = next_block;
   if (++product_count_ == kMostProducts) AddProducts();
 }
 
 void DigestOfChanges::AddProducts() {
-  for (int lane = 0; lane < 2; ++lane) {
-    digest_.lane[lane] = AddModulo(digest_.lane[lane], ReduceLong(products_[lane]));
-    products_[lane] = 0;
+  for (int s = 0; s < 2; ++s) {
+    digest_.sums[s] = AddModulo(digest_.sums[s], ReduceLong(products_[s]));
+    products_[s] = 0;
   }
   product_count_ = 0;
 }

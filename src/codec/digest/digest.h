@@ -1,6 +1,6 @@
 // The digest of a tensor's bits (spec/FORMAT.md, "Digest"): two sums of key * word modulo 2^61 - 1 over the tensor's
 // little-endian 32-bit words. It is linear, so it is updated in O(changed) and adds up over boxes; the keys depend on
-// the place in the full tensor, so nothing can be moved unseen. It finds accidents; against malice stand the SHA-256
+// the position in the full tensor, so nothing can be moved unseen. It finds accidents; against malice stand the SHA-256
 // hashes.
 //
 // Everything here is a pure function or a single-threaded value.
@@ -50,7 +50,7 @@ class DigestOfChanges {
   void Changes(std::uint64_t first_unit, std::span<const std::uint32_t> positions, const std::uint8_t* old_units,
                const std::uint8_t* new_units) {
     if constexpr (sizeof(Unit) == 2) {
-      ChangesOfShorts(first_unit, positions, old_units, new_units);
+      ChangesOfU16(first_unit, positions, old_units, new_units);
     } else {
       for (std::size_t k = 0; k < positions.size(); ++k) {
         Change<Unit>(first_unit + positions[k], LoadUnit<Unit>(old_units, k), LoadUnit<Unit>(new_units, k));
@@ -69,8 +69,8 @@ class DigestOfChanges {
     sums_[0] += static_cast<__int128>(difference) * keys_->word[0][word];
     sums_[1] += static_cast<__int128>(difference) * keys_->word[1][word];
   }
-  void ChangesOfShorts(std::uint64_t first_unit, std::span<const std::uint32_t> positions,
-                       const std::uint8_t* old_units, const std::uint8_t* new_units);
+  void ChangesOfU16(std::uint64_t first_unit, std::span<const std::uint32_t> positions, const std::uint8_t* old_units,
+                    const std::uint8_t* new_units);
   void Flush(std::uint64_t next_block);
   void AddProducts();
 

@@ -33,13 +33,13 @@ std::vector<Digest> DigestTensors(std::span<const std::span<const std::uint8_t>>
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     for (std::size_t offset = 0; offset < tensors[t].size(); offset += kRangeBytes) ranges.push_back({t, offset});
   }
-  std::vector<Digest> parts(ranges.size());
+  std::vector<Digest> of_ranges(ranges.size());
   pool.ParallelFor(ranges.size(), [&](std::size_t i, std::size_t) {
     const auto bytes = tensors[ranges[i].tensor].subspan(ranges[i].offset);
-    parts[i] = DigestOfRange(bytes.first(std::min(bytes.size(), kRangeBytes)), ranges[i].offset, kernels);
+    of_ranges[i] = DigestOfRange(bytes.first(std::min(bytes.size(), kRangeBytes)), ranges[i].offset, kernels);
   });
   std::vector<Digest> digests(tensors.size());
-  for (std::size_t i = 0; i < ranges.size(); ++i) digests[ranges[i].tensor] += parts[i];
+  for (std::size_t i = 0; i < ranges.size(); ++i) digests[ranges[i].tensor] += of_ranges[i];
   return digests;
 }
 

@@ -39,7 +39,8 @@ class RowMajor {
 
   [[nodiscard]] const StridedTensor& tensor() const { return tensor_; }
 
-  // Calls function(element, count, stride) for `count` elements from `first` on, in runs along the innermost dimension.
+  // Calls function(element, count, stride) for `count` elements from `first` on, in stretches along the innermost
+  // dimension.
   template <typename Function>
   void ForEachStretch(std::uint64_t first, std::uint64_t count, Function&& function) const {
     const auto unit_bytes = static_cast<std::int64_t>(UnitBytes(tensor_.dtype));
@@ -56,14 +57,14 @@ class RowMajor {
         offset += static_cast<std::int64_t>(row % sizes_[d]) * strides_[d];
         row /= sizes_[d];
       }
-      const std::uint64_t run = std::min(count, inner - column);
-      function(tensor_.data + offset * unit_bytes, run, strides_.back());
-      first += run;
-      count -= run;
+      const std::uint64_t stretch = std::min(count, inner - column);
+      function(tensor_.data + offset * unit_bytes, stretch, strides_.back());
+      first += stretch;
+      count -= stretch;
     }
   }
 
-  void AskForElements(std::uint64_t first, std::uint64_t count) const {
+  void PrefetchElements(std::uint64_t first, std::uint64_t count) const {
     ForEachStretch(first, count, [&](const std::uint8_t* from, std::uint64_t size, std::int64_t stride) {
       if (stride == 1) Prefetch(from, size * static_cast<std::size_t>(UnitBytes(tensor_.dtype)));
     });
@@ -97,10 +98,10 @@ class RowMajor {
       if (there == nullptr) Copy(first, count, room.data());
       return there != nullptr ? there : room.data();
     }
-    std::array<std::uint8_t, kBatchElements * sizeof(std::uint16_t)> shorts;
-    Copy(first, count, shorts.data());
+    std::array<std::uint8_t, kBatchElements * sizeof(std::uint16_t)> bf16;
+    Copy(first, count, bf16.data());
     for (std::uint32_t i = 0; i < count; ++i) {
-      StoreUnit<std::uint32_t>(room.data(), i, std::uint32_t{LoadUnit<std::uint16_t>(shorts.data(), i)} << 16);
+      StoreUnit<std::uint32_t>(room.data(), i, std::uint32_t{LoadUnit<std::uint16_t>(bf16.data(), i)} << 16);
     }
     return room.data();
   }
@@ -111,14 +112,14 @@ class RowMajor {
   std::vector<std::int64_t> strides_;
 };
 
-// What the readers have in common: pieces, one after another, in the cache all the while.
+// The base of the readers. It makes units in batches that fit the cache.
 class HostReader : public UnitReader {
  public:
   HostReader(StridedTensor tensor, DType to) : elements_(std::move(tensor)), unit_bytes_(UnitBytes(to)) {}
 
   Status Read(std::span<const std::uint64_t> firsts, std::uint32_t count, std::uint8_t* out) const final {
     for (std::size_t k = 0; k < firsts.size(); ++k) {
-      if (k + 1 < firsts.size()) elements_.AskForElements(firsts[k + 1], count);
+      if (k + 1 < firsts.size()) elements_.PrefetchElements(firsts[k + 1], count);
       Make(firsts[k], count, out);
       out += std::size_t{count} * static_cast<std::size_t>(unit_bytes_);
     }

@@ -53,7 +53,7 @@ struct Worker {
   std::vector<std::uint8_t> streams;
   std::vector<ReplacedUnits> replaced;
   UndoBits kept;                   // what `replaced` points to
-  std::vector<std::uint8_t> read;  // new units of the tiles in work, if they come from a reader in large pieces
+  std::vector<std::uint8_t> read;  // new units of the tiles in work, if they come from a reader in large batches
   std::optional<Error> error;      // the first
 
   // For the next encoding: as new, but with the memory it has, unless an unusual state made that large. What was kept
@@ -79,7 +79,7 @@ class DeltaEncoder {
   DeltaEncoder(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool, std::span<Worker> workers)
       : request_(request), kernels_(kernels), pool_(pool), workers_(workers) {}
 
-  Result<EncodedDelta> Run() {
+  Result<EncodedDelta> Encode() {
     WW_RETURN_IF_ERROR(CheckRequest());
     Result<EncodedDelta> delta = EncodeAll();
     if (!delta.ok()) {
@@ -352,10 +352,10 @@ class DeltaEncoder {
     work.map->ForEachStretch(begin, input.count, [&](std::uint64_t at, std::uint64_t tensor_unit, std::uint64_t size) {
       const std::uint64_t end = at - begin + size;
       const std::size_t done = changed.size() - left.size();
-      const auto in_run = static_cast<std::size_t>(std::lower_bound(left.begin(), left.end(), end) - left.begin());
-      digest.Changes<Unit>(tensor_unit - (at - begin), left.first(in_run), changes.old_units + done * sizeof(Unit),
+      const auto in_stretch = static_cast<std::size_t>(std::lower_bound(left.begin(), left.end(), end) - left.begin());
+      digest.Changes<Unit>(tensor_unit - (at - begin), left.first(in_stretch), changes.old_units + done * sizeof(Unit),
                            changes.new_units + done * sizeof(Unit));
-      left = left.subspan(in_run);
+      left = left.subspan(in_stretch);
     });
     work.digest_change[tile] = digest.Finish();
     work.single_steps[tile] =
@@ -382,8 +382,8 @@ class DeltaEncoder {
                                                      : CandidateRules(SpecOf(work).dtype)[0].order;
     std::uint32_t single_steps = 0;
     for (std::size_t c = 0; c < changes.positions.size(); ++c) {
-      const Unit up = static_cast<Unit>(ToOrdered(LoadUnit<Unit>(changes.new_units, c), order) -
-                                        ToOrdered(LoadUnit<Unit>(changes.old_units, c), order));
+      const Unit up = static_cast<Unit>(ToOrdinal(LoadUnit<Unit>(changes.new_units, c), order) -
+                                        ToOrdinal(LoadUnit<Unit>(changes.old_units, c), order));
       single_steps += up == 1 || up == static_cast<Unit>(-1) ? 1 : 0;
     }
     return single_steps;
@@ -413,7 +413,7 @@ class DeltaEncoder {
     EncodedDelta delta;
     std::deque<std::vector<std::uint8_t>> read;
     delta.reports.resize(works_.size());
-    DeltaFileParts parts;
+    DeltaFileContents contents;
     std::vector<bool> set_used(sets_.size(), false);
     for (const Work& work : works_) {
       EntryReport& report = delta.reports[work.position];
@@ -435,7 +435,7 @@ class DeltaEncoder {
       if (entry.mode == EntryMode::kWhole) {
         entry.whole_bytes = work.Bytes();
         WW_TRY(const std::span<const std::uint8_t> bytes, WholeBytes(work, read));
-        parts.payload.push_back(bytes);
+        contents.payload.push_back(bytes);
         report.mode = "whole";
       } else {
         entry.table_set = work.coding->table_set;
@@ -445,7 +445,7 @@ class DeltaEncoder {
         for (const StoredStream& stream : work.streams) {
           entry.tile_bytes.push_back(stream.size);
           const std::span<const std::uint8_t> all = workers_[stream.worker].streams;
-          parts.payload.push_back(all.subspan(stream.offset, stream.size));
+          contents.payload.push_back(all.subspan(stream.offset, stream.size));
         }
         if (HasTables(entry.mode)) set_used[entry.table_set] = true;
         report.mode = entry.mode == EntryMode::kDense  ? "dense"
@@ -454,19 +454,19 @@ class DeltaEncoder {
                                                        : "conditioned";
       }
       report.payload_bytes = entry.PayloadBytes();
-      parts.index.entries.push_back(std::move(entry));
+      contents.index.entries.push_back(std::move(entry));
     }
     // Sets that were chosen for entries that turned out unchanged are not written.
     std::vector<std::size_t> new_number(sets_.size());
     for (std::size_t i = 0; i < sets_.size(); ++i) {
-      new_number[i] = parts.sets.size();
-      if (set_used[i]) parts.sets.push_back(sets_[i]);
+      new_number[i] = contents.sets.size();
+      if (set_used[i]) contents.sets.push_back(sets_[i]);
     }
-    for (IndexEntry& entry : parts.index.entries) {
+    for (IndexEntry& entry : contents.index.entries) {
       if (HasTables(entry.mode)) entry.table_set = new_number[entry.table_set];
     }
-    DescribeStates(parts.index, delta);
-    WW_TRY(delta.unsealed, AssembleDeltaFile(parts));
+    DescribeStates(contents.index, delta);
+    WW_TRY(delta.unsealed, AssembleDeltaFile(contents));
     if (request_.seal) delta.file = std::exchange(delta.unsealed, {}).Seal();
     for (Worker& worker : workers_) {
       delta.replaced.insert(delta.replaced.end(), worker.replaced.begin(), worker.replaced.end());
@@ -524,7 +524,7 @@ Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& ke
   std::vector<Worker>& workers = scratch.workers().all;
   if (!workers.empty() && &workers[0].encoder.kernels() != &kernels) workers.clear();
   while (workers.size() < pool.threads()) workers.emplace_back(kernels);
-  Result<EncodedDelta> delta = DeltaEncoder(request, kernels, pool, workers).Run();
+  Result<EncodedDelta> delta = DeltaEncoder(request, kernels, pool, workers).Encode();
   for (Worker& worker : workers) worker.Reset();
   return delta;
 }

@@ -62,7 +62,7 @@ struct EntryReport {
   std::uint64_t units = 0;
   std::uint64_t changed = 0;
   std::uint64_t single_steps = 0;   // changes to the neighbouring number
-  std::uint64_t payload_bytes = 0;  // without the entry's place in the index
+  std::uint64_t payload_bytes = 0;  // without the entry's bytes in the index
   const char* mode = "unchanged";   // unchanged, conditioned, uniform, gaps, dense, whole
   Digest after;
 };

@@ -7,7 +7,7 @@
 #include "codec/format/order.h"
 #include "codec/format/step_coding.h"
 #include "codec/format/units.h"
-#include "codec/kernels/sparse_events.h"
+#include "codec/kernels/encode_events.h"
 
 namespace weightwire {
 

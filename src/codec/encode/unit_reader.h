@@ -1,7 +1,7 @@
 // Readers: new bits that lie nowhere as they are to be published.
 //
 // A trainer may hold its weights as numbers of another type, in another order or on another device. A reader makes the
-// units that are asked for from them, piece by piece, so the encoder needs no second copy of the model.
+// units that are asked for from them, batch by batch, so the encoder needs no second copy of the model.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class UnitReader {
  public:
   virtual ~UnitReader() = default;
 
-  // Pieces of `count` units each, which begin at the units `firsts`, one after another to `out`.
+  // Batches of `count` units each, which begin at the units `firsts`, one after another to `out`.
   // REQUIRES: all are units of the entry.
   virtual Status Read(std::span<const std::uint64_t> firsts, std::uint32_t count, std::uint8_t* out) const = 0;
 

@@ -23,11 +23,11 @@ Error DoesNotFit(const TensorSpec& spec, const std::string& why) {
 
 }  // namespace
 
-BoxMap::BoxMap(const TensorSpec& spec) : unit_bytes_(UnitBytes(spec.dtype)), run_count_(1) {
+BoxMap::BoxMap(const TensorSpec& spec) : unit_bytes_(UnitBytes(spec.dtype)), stretch_count_(1) {
   const Result<std::uint64_t> bytes = ByteSize(spec.dtype, spec.shape);
   WW_CHECK(bytes.ok());
-  run_units_ = bytes.value() / static_cast<std::uint64_t>(unit_bytes_);
-  if (run_units_ == 0) run_count_ = 0;
+  stretch_units_ = bytes.value() / static_cast<std::uint64_t>(unit_bytes_);
+  if (stretch_units_ == 0) stretch_count_ = 0;
 }
 
 Result<BoxMap> BoxMap::Of(const TensorSpec& spec, const Box& box) {
@@ -58,34 +58,34 @@ Result<BoxMap> BoxMap::Of(const TensorSpec& spec, const Box& box) {
   BoxMap map;
   map.unit_bytes_ = UnitBytes(spec.dtype);
   map.whole_ = false;
-  // A run goes over the last dimensions as long as they are covered whole, and into one more.
+  // A stretch goes over the last dimensions as long as they are covered whole, and into one more.
   std::uint64_t stride = 1;
   std::size_t d = shape.size();
-  map.run_units_ = 1;
+  map.stretch_units_ = 1;
   while (d > 0) {
     --d;
-    map.run_units_ *= extent[d];
+    map.stretch_units_ *= extent[d];
     map.first_ += start[d] * stride;
     stride *= shape[d];
     if (extent[d] != shape[d]) break;
   }
-  map.run_count_ = 1;
+  map.stretch_count_ = 1;
   while (d > 0) {
     --d;
     map.outer_extent_.push_back(extent[d]);
     map.outer_stride_.push_back(stride);
-    map.run_count_ *= extent[d];
+    map.stretch_count_ *= extent[d];
     map.first_ += start[d] * stride;
     stride *= shape[d];
   }
   return map;
 }
 
-std::uint64_t BoxMap::RunStart(std::uint64_t run) const {
+std::uint64_t BoxMap::StretchStart(std::uint64_t stretch) const {
   std::uint64_t unit = first_;
   for (std::size_t d = 0; d < outer_extent_.size(); ++d) {
-    unit += run % outer_extent_[d] * outer_stride_[d];
-    run /= outer_extent_[d];
+    unit += stretch % outer_extent_[d] * outer_stride_[d];
+    stretch /= outer_extent_[d];
   }
   return unit;
 }

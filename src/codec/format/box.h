@@ -37,25 +37,26 @@ class BoxMap {
   static Result<BoxMap> Of(const TensorSpec& spec, const Box& box);
 
   [[nodiscard]] int unit_bytes() const { return unit_bytes_; }
-  [[nodiscard]] std::uint64_t unit_count() const { return run_units_ * run_count_; }
+  [[nodiscard]] std::uint64_t unit_count() const { return stretch_units_ * stretch_count_; }
   [[nodiscard]] bool is_whole_tensor() const { return whole_; }
 
-  // The box is run_count() runs of stretch_units() units, each contiguous in the tensor.
-  [[nodiscard]] std::uint64_t stretch_units() const { return run_units_; }
-  [[nodiscard]] std::uint64_t run_count() const { return run_count_; }
-  [[nodiscard]] std::uint64_t RunStart(std::uint64_t run) const;
+  // A stretch is as many units of the box as lie next to each other in the tensor. The box is stretch_count() stretches
+  // of stretch_units() units each.
+  [[nodiscard]] std::uint64_t stretch_units() const { return stretch_units_; }
+  [[nodiscard]] std::uint64_t stretch_count() const { return stretch_count_; }
+  [[nodiscard]] std::uint64_t StretchStart(std::uint64_t stretch) const;
 
-  // One run, so that the box's units lie in the tensor as they lie in the box.
-  [[nodiscard]] bool is_contiguous() const { return run_count_ <= 1; }
+  // One stretch, so that the box's units lie in the tensor as they lie in the box.
+  [[nodiscard]] bool is_contiguous() const { return stretch_count_ <= 1; }
 
-  // Calls function(box_unit, tensor_unit, count) for each contiguous piece of units [begin, begin + count) of the box.
+  // Calls function(box_unit, tensor_unit, count) for each stretch of units [begin, begin + count) of the box.
   template <typename Function>
   void ForEachStretch(std::uint64_t begin, std::uint64_t count, Function&& function) const {
     const std::uint64_t end = begin + count;
     while (begin < end) {
-      const std::uint64_t within = begin % run_units_;
-      const std::uint64_t size = std::min(run_units_ - within, end - begin);
-      function(begin, RunStart(begin / run_units_) + within, size);
+      const std::uint64_t within = begin % stretch_units_;
+      const std::uint64_t size = std::min(stretch_units_ - within, end - begin);
+      function(begin, StretchStart(begin / stretch_units_) + within, size);
       begin += size;
     }
   }
@@ -65,10 +66,10 @@ class BoxMap {
 
   int unit_bytes_ = 1;
   bool whole_ = true;
-  std::uint64_t run_units_ = 0;  // 0 only when the tensor has no units
-  std::uint64_t run_count_ = 0;
+  std::uint64_t stretch_units_ = 0;  // 0 only when the tensor has no units
+  std::uint64_t stretch_count_ = 0;
   std::uint64_t first_ = 0;
-  // The dimensions outside a run, innermost first: how many steps, and how many units apart.
+  // The dimensions outside a stretch, innermost first: how many steps, and how many units apart.
   std::vector<std::uint64_t> outer_extent_;
   std::vector<std::uint64_t> outer_stride_;
 };

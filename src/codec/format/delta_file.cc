@@ -23,13 +23,13 @@ Sha256Digest HashAround(std::span<const std::uint8_t> file, std::size_t hash_off
 }
 
 // What readers would refuse is not written.
-Status CheckLimits(const DeltaFileParts& parts) {
+Status CheckLimits(const DeltaFileContents& contents) {
   const auto beyond = [](const char* what, std::uint64_t limit) {
     return Error(ErrorCode::kLimit,
                  "cannot put the delta file together: it has more than " + std::to_string(limit) + " " + what);
   };
-  if (parts.sets.size() > kMaxTableSets) return beyond("table sets", kMaxTableSets);
-  const std::vector<IndexEntry>& entries = parts.index.entries;
+  if (contents.sets.size() > kMaxTableSets) return beyond("table sets", kMaxTableSets);
+  const std::vector<IndexEntry>& entries = contents.index.entries;
   if (entries.size() > kMaxEntries) return beyond("entries", kMaxEntries);
   for (std::size_t begin = 0; begin + kMaxBoxesPerTensor < entries.size(); ++begin) {
     // They are in the order of their tensors.
@@ -44,17 +44,17 @@ TensorSpec BytesEntry(const char* name, std::uint64_t size) { return {name, DTyp
 
 }  // namespace
 
-Result<UnsealedDelta> AssembleDeltaFile(const DeltaFileParts& parts) {
-  WW_RETURN_IF_ERROR(CheckLimits(parts));
+Result<UnsealedDelta> AssembleDeltaFile(const DeltaFileContents& contents) {
+  WW_RETURN_IF_ERROR(CheckLimits(contents));
   std::vector<std::uint8_t> index(kHashBytes);
   ByteWriter index_writer(index);
-  parts.index.Write(index_writer);
+  contents.index.Write(index_writer);
   std::vector<std::uint8_t> tables;
   ByteWriter tables_writer(tables);
-  tables_writer.Varint(parts.sets.size());
-  for (const TableSet& set : parts.sets) set.Write(tables_writer);
+  tables_writer.Varint(contents.sets.size());
+  for (const TableSet& set : contents.sets) set.Write(tables_writer);
   std::uint64_t payload_bytes = 0;
-  for (const auto& piece : parts.payload) payload_bytes += piece.size();
+  for (const auto& stream : contents.payload) payload_bytes += stream.size();
 
   const std::vector<TensorSpec> specs = {BytesEntry(kIndexEntry, index.size()), BytesEntry(kTablesEntry, tables.size()),
                                          BytesEntry(kPayloadEntry, payload_bytes)};
@@ -65,7 +65,7 @@ Result<UnsealedDelta> AssembleDeltaFile(const DeltaFileParts& parts) {
   ByteWriter writer(file);
   writer.Bytes(index);
   writer.Bytes(tables);
-  for (const auto& piece : parts.payload) writer.Bytes(piece);
+  for (const auto& stream : contents.payload) writer.Bytes(stream);
   return UnsealedDelta(std::move(file), hash_offset);
 }
 

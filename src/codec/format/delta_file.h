@@ -15,8 +15,8 @@
 
 namespace weightwire {
 
-// What a file is put together from. The payload's pieces belong to the caller.
-struct DeltaFileParts {
+// What a file is put together from. The payload's bytes belong to the caller.
+struct DeltaFileContents {
   DeltaIndex index;
   std::vector<TableSet> sets;
   std::vector<std::span<const std::uint8_t>> payload;
@@ -40,7 +40,7 @@ class UnsealedDelta {
 };
 
 // kLimit: more sets, entries, or boxes of one tensor than readers take.
-Result<UnsealedDelta> AssembleDeltaFile(const DeltaFileParts& parts);
+Result<UnsealedDelta> AssembleDeltaFile(const DeltaFileContents& contents);
 
 // Immutable; safe to share between threads. The bytes belong to the caller and must outlive it.
 class DeltaFile {

@@ -53,8 +53,8 @@ Result<Sha256Digest> ReadHash(ByteReader& in) {
 Result<Digest> ReadDigest(ByteReader& in) {
   WW_TRY(const auto bytes, in.Bytes(kDigestBytes));
   const Digest digest = Digest::FromBytes(bytes.first<kDigestBytes>());
-  for (const std::uint64_t lane : digest.lane) {
-    if (lane >= kDigestPrime) return DamagedIndex("a digest is out of range");
+  for (const std::uint64_t sum : digest.sums) {
+    if (sum >= kDigestPrime) return DamagedIndex("a digest is out of range");
   }
   return digest;
 }

@@ -6,7 +6,7 @@
 namespace weightwire {
 namespace {
 
-std::uint64_t AddLanes(std::uint64_t a, std::uint64_t b) {
+std::uint64_t AddModulo(std::uint64_t a, std::uint64_t b) {
   const std::uint64_t sum = a + b;
   const std::uint64_t folded = (sum & kDigestPrime) + (sum >> 61);
   return folded >= kDigestPrime ? folded - kDigestPrime : folded;
@@ -15,17 +15,17 @@ std::uint64_t AddLanes(std::uint64_t a, std::uint64_t b) {
 }  // namespace
 
 Digest Digest::operator+(const Digest& other) const {
-  return {{AddLanes(lane[0], other.lane[0]), AddLanes(lane[1], other.lane[1])}};
+  return {{AddModulo(sums[0], other.sums[0]), AddModulo(sums[1], other.sums[1])}};
 }
 
 Digest Digest::operator-(const Digest& other) const {
-  return {{AddLanes(lane[0], kDigestPrime - other.lane[0]), AddLanes(lane[1], kDigestPrime - other.lane[1])}};
+  return {{AddModulo(sums[0], kDigestPrime - other.sums[0]), AddModulo(sums[1], kDigestPrime - other.sums[1])}};
 }
 
 std::array<std::uint8_t, kDigestBytes> Digest::ToBytes() const {
   std::array<std::uint8_t, kDigestBytes> bytes;
-  StoreU64(bytes.data(), lane[0]);
-  StoreU64(bytes.data() + 8, lane[1]);
+  StoreU64(bytes.data(), sums[0]);
+  StoreU64(bytes.data() + 8, sums[1]);
   return bytes;
 }
 

@@ -13,13 +13,13 @@ inline constexpr std::uint64_t kDigestPrime = (std::uint64_t{1} << 61) - 1;
 inline constexpr std::size_t kDigestBytes = 16;
 
 struct Digest {
-  std::array<std::uint64_t, 2> lane{};  // each below 2^61 - 1
+  std::array<std::uint64_t, 2> sums{};  // each below 2^61 - 1
 
   [[nodiscard]] Digest operator+(const Digest& other) const;
   [[nodiscard]] Digest operator-(const Digest& other) const;
   Digest& operator+=(const Digest& other) { return *this = *this + other; }
 
-  // 16 bytes, lane 0 first, little-endian.
+  // 16 bytes, the first sum first, little-endian.
   [[nodiscard]] std::array<std::uint8_t, kDigestBytes> ToBytes() const;
   static Digest FromBytes(std::span<const std::uint8_t, kDigestBytes> bytes);
   [[nodiscard]] std::string ToHex() const;

@@ -1,7 +1,7 @@
 // Steps: how a new value is told from an old one (spec/FORMAT.md, "Values").
 //
-// Patterns of a unit are put in an order in which neighbouring numbers are neighbouring integers: for floats the sign
-// and magnitude become one signed number (-0 is -1 and differs from +0), for integers the pattern is its own order.
+// Each pattern of a unit has an ordinal. Neighbouring numbers have neighbouring ordinals: for floats the sign and
+// magnitude become one signed number (-0 is -1 and differs from +0), for integers the pattern is its own ordinal.
 // Both are bijections, so a step modulo 2^width loses nothing: NaN payloads and signed zeros survive.
 //
 // A step is never 0. It has a direction, and a magnitude that falls into a bucket, two buckets an octave; the rest of
@@ -17,9 +17,9 @@ namespace weightwire {
 
 enum class Order : std::uint8_t { kInteger = 0, kSignMagnitude = 1 };
 
-// The ordered number of a pattern, as an unsigned residue modulo 2^width.
+// The ordinal of a pattern, as an unsigned residue modulo 2^width.
 template <typename Unit>
-constexpr Unit ToOrdered(Unit bits, Order order) {
+constexpr Unit ToOrdinal(Unit bits, Order order) {
   using Signed = std::make_signed_t<Unit>;
   constexpr int kTop = std::numeric_limits<Unit>::digits - 1;
   // For a negative pattern, -1 - magnitude is the complement of the magnitude.
@@ -28,8 +28,8 @@ constexpr Unit ToOrdered(Unit bits, Order order) {
 }
 
 template <typename Unit>
-constexpr Unit FromOrdered(Unit ordered, Order order) {
-  return ToOrdered(ordered, order);  // an involution: the top bit says which half we are in, and does not change
+constexpr Unit FromOrdinal(Unit ordinal, Order order) {
+  return ToOrdinal(ordinal, order);  // an involution: the top bit says which half we are in, and does not change
 }
 
 struct Step {
@@ -39,7 +39,7 @@ struct Step {
 
 template <typename Unit>
 constexpr Step StepBetween(Unit from, Unit to, Order order) {
-  const Unit up = static_cast<Unit>(ToOrdered(to, order) - ToOrdered(from, order));
+  const Unit up = static_cast<Unit>(ToOrdinal(to, order) - ToOrdinal(from, order));
   const bool down = (up >> (std::numeric_limits<Unit>::digits - 1)) != 0;
   return {down, down ? static_cast<Unit>(Unit{0} - up) : up};
 }
@@ -47,8 +47,8 @@ constexpr Step StepBetween(Unit from, Unit to, Order order) {
 template <typename Unit>
 constexpr Unit Stepped(Unit from, Step step, Order order) {
   const Unit magnitude = static_cast<Unit>(step.magnitude);
-  const Unit ordered = ToOrdered(from, order);
-  return FromOrdered(static_cast<Unit>(step.down ? ordered - magnitude : ordered + magnitude), order);
+  const Unit ordinal = ToOrdinal(from, order);
+  return FromOrdinal(static_cast<Unit>(step.down ? ordinal - magnitude : ordinal + magnitude), order);
 }
 
 struct Bucket {

@@ -1,5 +1,5 @@
-// How the parts of a step that the tables say nothing about go through the entropy coder: as raw bits, in pieces of at
-// most 32, lowest piece first (spec/FORMAT.md, "Values").
+// Codes the bits of a step that the tables say nothing about: as raw bits, in events of at most 32, the lowest bits
+// first (spec/FORMAT.md, "Values").
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace weightwire {
 // Appends the events of `bits` raw bits, in the order the decoder meets them, and returns the new end.
 inline RansEvent* AppendRawBits(std::uint64_t raw, int bits, RansEvent* events) {
   while (bits > 0) {
-    const int piece = std::min(bits, 32);
-    const auto start = static_cast<std::uint32_t>((raw & ((std::uint64_t{1} << piece) - 1)) << (32 - piece));
-    *events++ = {start, static_cast<std::uint32_t>(kRansTotal >> piece)};
-    bits -= piece;
-    raw >>= piece;
+    const int count = std::min(bits, 32);
+    const auto start = static_cast<std::uint32_t>((raw & ((std::uint64_t{1} << count) - 1)) << (32 - count));
+    *events++ = {start, static_cast<std::uint32_t>(kRansTotal >> count)};
+    bits -= count;
+    raw >>= count;
   }
   return events;
 }

@@ -1,12 +1,12 @@
-// Kernels::digest_shorts. Included by kernels_simd.cc inside each target's namespace; no include guard on purpose.
+// Kernels::digest_u16. Included by kernels_simd.cc inside each target's namespace; no include guard on purpose.
 //
-// Places and differences are made by whole vectors. Then blocks are summed one after another. A change's two keys lie
-// beside each other, 32 bits each: a vector has the keys of as many changes as it has lanes of 64 bits.
+// Positions and differences are made by whole vectors. Then blocks are summed one after another. A change's two keys
+// lie beside each other, 32 bits each: a vector has the keys of as many changes as it has lanes of 64 bits.
 
-using SignedLongs = hn::Vec<hn::ScalableTag<std::int64_t>>;
+using VecI64 = hn::Vec<hn::ScalableTag<std::int64_t>>;
 
-// Both keys of kLongLanes words.
-HWY_INLINE Longs KeyPairs(const DigestKeys& keys, const std::uint32_t* words) {
+// Both keys of each of kLanesU64 words.
+HWY_INLINE VecU64 KeyPairs(const DigestKeys& keys, const std::uint32_t* words) {
   const hn::Full64<std::uint64_t> one;
   const hn::Full128<std::uint64_t> two;
   const auto pair = [&](std::size_t k) HWY_ATTR {
@@ -15,16 +15,16 @@ HWY_INLINE Longs KeyPairs(const DigestKeys& keys, const std::uint32_t* words) {
   const auto pairs = [&](std::size_t k) HWY_ATTR { return hn::Combine(two, pair(k + 1), pair(k)); };
 #if HWY_MAX_BYTES >= 64
   const hn::Full256<std::uint64_t> four;
-  return hn::Combine(kLongs, hn::Combine(four, pairs(6), pairs(4)), hn::Combine(four, pairs(2), pairs(0)));
+  return hn::Combine(kU64, hn::Combine(four, pairs(6), pairs(4)), hn::Combine(four, pairs(2), pairs(0)));
 #elif HWY_MAX_BYTES >= 32
-  return hn::Combine(kLongs, pairs(2), pairs(0));
+  return hn::Combine(kU64, pairs(2), pairs(0));
 #else
   return pairs(0);
 #endif
 }
 
 // The sums of all lanes of both.
-HWY_INLINE void StoreSums(SignedLongs first, SignedLongs second, std::array<std::int64_t, 2>& out) {
+HWY_INLINE void StoreSums(VecI64 first, VecI64 second, std::array<std::int64_t, 2>& out) {
   const hn::ScalableTag<std::int64_t> ints;
   const hn::Full128<std::int64_t> two;
   const auto sums = hn::Add(hn::InterleaveLower(ints, first, second), hn::InterleaveUpper(ints, first, second));
@@ -39,14 +39,14 @@ HWY_INLINE void StoreSums(SignedLongs first, SignedLongs second, std::array<std:
 #endif
 }
 
-std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* positions, std::size_t count,
-                         const std::uint8_t* old_units, const std::uint8_t* new_units, const DigestKeys& keys,
-                         ChangedBlock* blocks) {
+std::size_t DigestU16(std::uint32_t first_unit, const std::uint32_t* positions, std::size_t count,
+                      const std::uint8_t* old_units, const std::uint8_t* new_units, const DigestKeys& keys,
+                      ChangedBlock* blocks) {
   constexpr std::size_t kCount = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
-  const hn::RebindToSigned<decltype(kWords)> ints;
+  const hn::RebindToSigned<decltype(kU32)> ints;
   const hn::ScalableTag<std::int64_t> long_ints;
-  const hn::Rebind<std::uint16_t, decltype(kWords)> shorts;
-  const hn::Repartition<std::uint8_t, decltype(shorts)> short_bytes;
+  const hn::Rebind<std::uint16_t, decltype(kU32)> u16;
+  const hn::Repartition<std::uint8_t, decltype(u16)> u16_bytes;
   constexpr std::size_t kEndReach = 64;
   // What is behind the last change is read, but does not count.
   HWY_ALIGN std::uint32_t units[kDigestBatch + kEndReach];
@@ -56,13 +56,13 @@ std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* position
   std::size_t k = 0;
   for (; k + kCount <= count; k += kCount) {
     const auto widen = [&](const std::uint8_t* from) HWY_ATTR {
-      return hn::PromoteTo(ints, hn::BitCast(shorts, hn::LoadU(short_bytes, from + 2 * k)));
+      return hn::PromoteTo(ints, hn::BitCast(u16, hn::LoadU(u16_bytes, from + 2 * k)));
     };
-    const auto unit = hn::Add(hn::LoadU(kWords, positions + k), hn::Set(kWords, first));
+    const auto unit = hn::Add(hn::LoadU(kU32, positions + k), hn::Set(kU32, first));
     const auto difference = hn::Sub(widen(new_units), widen(old_units));
-    const auto is_odd = hn::BitCast(ints, hn::Sub(hn::Zero(kWords), hn::And(unit, hn::Set(kWords, 1))));
-    hn::Store(unit, kWords, units + k);
-    hn::Store(hn::ShiftRight<1>(hn::And(unit, hn::Set(kWords, 2 * kDigestBlockWords - 1))), kWords, words + k);
+    const auto is_odd = hn::BitCast(ints, hn::Sub(hn::Zero(kU32), hn::And(unit, hn::Set(kU32, 1))));
+    hn::Store(unit, kU32, units + k);
+    hn::Store(hn::ShiftRight<1>(hn::And(unit, hn::Set(kU32, 2 * kDigestBlockWords - 1))), kU32, words + k);
     hn::StoreInterleaved2(difference, is_odd, ints, differences + 2 * k);
   }
   for (; k < count; ++k) {
@@ -74,9 +74,9 @@ std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* position
   }
   // Behind the last unit there are some of no block.
   for (std::size_t pad = 0; pad < kEndReach; pad += kCount) {
-    hn::StoreU(hn::Set(kWords, 0xffffffff), kWords, units + count + pad);
+    hn::StoreU(hn::Set(kU32, 0xffffffff), kU32, units + count + pad);
   }
-  hn::StoreU(hn::Zero(kWords), kWords, words + count);
+  hn::StoreU(hn::Zero(kU32), kU32, words + count);
   for (std::size_t pad = 0; pad < 2; ++pad) {
     hn::StoreU(hn::Zero(ints), ints, differences + 2 * count + pad * kCount);
   }
@@ -86,12 +86,12 @@ std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* position
   ChangedBlock* block = blocks;
   for (std::size_t begin = 0; begin < count;) {
     const std::uint32_t number = units[begin] / (2 * kDigestBlockWords);
-    const auto next_block = hn::Set(kWords, (number + 1) * (2 * kDigestBlockWords));
+    const auto next_block = hn::Set(kU32, (number + 1) * (2 * kDigestBlockWords));
     std::size_t end = begin;
     for (std::size_t in_block = kEndReach; in_block == kEndReach;) {
       in_block = 0;
       for (std::size_t j = 0; j < kEndReach; j += kCount) {
-        in_block += hn::CountTrue(kWords, hn::Lt(hn::LoadU(kWords, units + end + j), next_block));
+        in_block += hn::CountTrue(kU32, hn::Lt(hn::LoadU(kU32, units + end + j), next_block));
       }
       end += in_block;
     }
@@ -103,7 +103,7 @@ std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* position
     const auto add = [&](std::size_t at, std::size_t left) HWY_ATTR {
       const auto difference = hn::IfThenElseZero(hn::FirstN(long_ints, left),
                                                  hn::BitCast(long_ints, hn::LoadU(ints, differences + 2 * at)));
-      const Longs key = KeyPairs(keys, words + at);
+      const VecU64 key = KeyPairs(keys, words + at);
       const auto factor = hn::BitCast(ints, difference);
       const auto product0 = hn::MulEven(hn::BitCast(ints, key), factor);
       const auto product1 = hn::MulEven(hn::BitCast(ints, hn::ShiftRight<32>(key)), factor);
@@ -113,10 +113,10 @@ std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* position
       odd0 = hn::Add(odd0, hn::IfThenElseZero(is_odd, product0));
       odd1 = hn::Add(odd1, hn::IfThenElseZero(is_odd, product1));
     };
-    for (std::size_t at = begin; at < end; at += 2 * kLongLanes) {
+    for (std::size_t at = begin; at < end; at += 2 * kLanesU64) {
       const std::size_t left = end - at;
       add(at, left);
-      add(at + kLongLanes, std::max(left, kLongLanes) - kLongLanes);
+      add(at + kLanesU64, std::max(left, kLanesU64) - kLanesU64);
     }
     block->block = number;
     StoreSums(all0, all1, block->all);

@@ -16,11 +16,11 @@
 
 namespace weightwire {
 
-// A piece of a tile to scan.
+// A chunk of a tile to scan.
 struct ScanChunk {
   const std::uint8_t* old_units = nullptr;
   const std::uint8_t* new_units = nullptr;
-  std::uint32_t first_unit = 0;  // its place in the tile, a multiple of kTimeBlock
+  std::uint32_t first_unit = 0;  // its position in the tile, a multiple of kTimeBlock
   std::uint32_t count = 0;       // at most kChunkUnits; a multiple of kTimeBlock, but for the tile's last chunk
   std::uint64_t time = 0;        // the sum of the rates of the tile's units before it
   // If set, the new units are the BF16 of these F32, and scan makes them on the way: it fills `made`, which new_units

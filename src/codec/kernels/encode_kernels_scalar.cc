@@ -1,9 +1,9 @@
 // The encoder's scalar kernels: plain C++, the definition the others are compared with.
 #include "codec/format/units.h"
 #include "codec/kernels/convert_scalar.h"
+#include "codec/kernels/encode_events.h"
 #include "codec/kernels/encode_kernels.h"
 #include "codec/kernels/kernels.h"
-#include "codec/kernels/sparse_events.h"
 
 namespace weightwire {
 namespace {

@@ -17,9 +17,9 @@
 #include "codec/format/units.h"
 #include "codec/format/waiting.h"
 #include "codec/kernels/convert_scalar.h"
+#include "codec/kernels/encode_events.h"
 #include "codec/kernels/encode_kernels.h"
 #include "codec/kernels/kernels.h"
-#include "codec/kernels/sparse_events.h"
 
 // The baseline without vectors is encode_kernels_scalar.cc.
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
@@ -29,13 +29,13 @@ namespace HWY_NAMESPACE {
 namespace {
 
 #include "codec/kernels/simd_common-inl.h"
-#include "codec/kernels/vectors-inl.h"
+#include "codec/kernels/simd_rates-inl.h"
 // One idea each.
-#include "codec/kernels/bf16_of_floats-inl.h"
-#include "codec/kernels/count_fields-inl.h"
-#include "codec/kernels/make_events-inl.h"
-#include "codec/kernels/push_events-inl.h"
-#include "codec/kernels/scan-inl.h"
+#include "codec/kernels/convert_bf16-inl.h"
+#include "codec/kernels/encode_count_fields-inl.h"
+#include "codec/kernels/encode_events-inl.h"
+#include "codec/kernels/encode_push-inl.h"
+#include "codec/kernels/encode_scan-inl.h"
 
 }  // namespace
 

@@ -34,27 +34,27 @@ constexpr std::size_t TimesRoom(std::uint32_t unit_count) { return unit_count / 
 inline constexpr std::uint32_t kDigestBlockWords = 1024;
 inline constexpr std::uint32_t kDigestBlockBytes = 4 * kDigestBlockWords;
 
-// Keys of the words of a block, one table a lane; every key is below 2^29 so that eight products fit 64 bits.
+// Keys of the words of a block, one table for each sum; every key is below 2^29 so that eight products fit 64 bits.
 struct DigestKeys {
   std::array<std::array<std::uint32_t, kDigestBlockWords>, 2> word;
   std::array<std::array<std::uint32_t, 2>, kDigestBlockWords> pair;  // the same, both keys of a word together
 };
 
 struct DigestSums {
-  std::array<std::uint64_t, 2> lane;  // below 2^61 + 8: reduced, though not to the smallest residue
+  std::array<std::uint64_t, 2> sums;  // below 2^61 + 8: reduced, though not to the smallest residue
 };
 
 // What changed units of 16 bits add to the sums of one block.
 struct ChangedBlock {
   std::uint32_t block;              // counted from the block of unit 0
-  std::array<std::int64_t, 2> all;  // the sum of key * (new - old), for both lanes
+  std::array<std::int64_t, 2> all;  // the sum of key * (new - old), for both sums
   std::array<std::int64_t, 2> odd;  // the same of odd units alone: the upper halves of words
 };
-// Changes that are given to digest_shorts at most, and how far apart their units may be.
+// Changes that are given to digest_u16 at most, and how far apart their units may be.
 inline constexpr std::size_t kDigestBatch = 256;
 inline constexpr std::uint32_t kDigestReach = std::uint32_t{1} << 31;
-inline constexpr int kDigestShortsLog2 = 11;  // of the units of 16 bits in a block
-static_assert(2 * kDigestBlockWords == 1u << kDigestShortsLog2);
+inline constexpr int kDigestBlockU16Log2 = 11;  // of the units of 16 bits in a block
+static_assert(2 * kDigestBlockWords == 1u << kDigestBlockU16Log2);
 
 // A changed unit of a tile. In memory it is the position and the old and new bits, each in two bytes at least.
 template <typename Unit>
@@ -95,7 +95,7 @@ struct SparseTile {
 
 struct GapTile;
 
-// What is to be done with the changes of a decoded tile. It is done in pieces, while memory for later tiles is on its
+// What is to be done with the changes of a decoded tile. It is done in batches, while memory for later tiles is on its
 // way: so it costs less than it would afterwards. The function must outlive it.
 class GapFollowUp {
  public:
@@ -149,13 +149,13 @@ struct Kernels {
   // Sums of changed units of 16 bits, block by block in their order; returns how many blocks, at most one a change.
   // Positions ascend, and the first is that of unit first_unit of block 0.
   // REQUIRES: 0 < count <= kDigestBatch; the last position is less than kDigestReach after the first.
-  std::size_t (*digest_shorts)(std::uint32_t first_unit, const std::uint32_t* positions, std::size_t count,
-                               const std::uint8_t* old_units, const std::uint8_t* new_units, const DigestKeys& keys,
-                               ChangedBlock* blocks);
+  std::size_t (*digest_u16)(std::uint32_t first_unit, const std::uint32_t* positions, std::size_t count,
+                            const std::uint8_t* old_units, const std::uint8_t* new_units, const DigestKeys& keys,
+                            ChangedBlock* blocks);
 
   // Takes apart the changes of a tile of units of 16 bits (TileChange): positions[k] becomes first + its position.
-  void (*split_shorts)(const std::uint8_t* changes, std::size_t count, std::uint32_t first, std::uint32_t* positions,
-                       std::uint8_t* old_units, std::uint8_t* new_units);
+  void (*split_u16)(const std::uint8_t* changes, std::size_t count, std::uint32_t first, std::uint32_t* positions,
+                    std::uint8_t* old_units, std::uint8_t* new_units);
 
   // Decodes tiles, many side by side; it is fastest if those with the same tables follow each other. `times` is scratch
   // memory, room for TimesRoom(of the largest).

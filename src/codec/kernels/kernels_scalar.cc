@@ -46,20 +46,20 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
   for (std::uint32_t i = 0; i < word_count; ++i) {
     const std::uint64_t word = LoadU32(data + 4 * std::size_t{i});
     for (int lane = 0; lane < 2; ++lane) {
-      const std::uint64_t sum = sums.lane[lane] + word * keys.word[lane][first_word + i];
-      sums.lane[lane] = (sum & kDigestPrime) + (sum >> 61);
+      const std::uint64_t sum = sums.sums[lane] + word * keys.word[lane][first_word + i];
+      sums.sums[lane] = (sum & kDigestPrime) + (sum >> 61);
     }
   }
   return sums;
 }
 
-std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* positions, std::size_t count,
-                         const std::uint8_t* old_units, const std::uint8_t* new_units, const DigestKeys& keys,
-                         ChangedBlock* blocks) {
+std::size_t DigestU16(std::uint32_t first_unit, const std::uint32_t* positions, std::size_t count,
+                      const std::uint8_t* old_units, const std::uint8_t* new_units, const DigestKeys& keys,
+                      ChangedBlock* blocks) {
   std::size_t block_count = 0;
   for (std::size_t k = 0; k < count; ++k) {
     const std::uint32_t unit = first_unit + (positions[k] - positions[0]);
-    const std::uint32_t block = unit >> kDigestShortsLog2;
+    const std::uint32_t block = unit >> kDigestBlockU16Log2;
     if (block_count == 0 || blocks[block_count - 1].block != block) blocks[block_count++] = {block, {}, {}};
     const std::int64_t difference =
         std::int64_t{LoadUnit<std::uint16_t>(new_units, k)} - LoadUnit<std::uint16_t>(old_units, k);
@@ -72,8 +72,8 @@ std::size_t DigestShorts(std::uint32_t first_unit, const std::uint32_t* position
   return block_count;
 }
 
-void SplitShorts(const std::uint8_t* changes, std::size_t count, std::uint32_t first, std::uint32_t* positions,
-                 std::uint8_t* old_units, std::uint8_t* new_units) {
+void SplitU16(const std::uint8_t* changes, std::size_t count, std::uint32_t first, std::uint32_t* positions,
+              std::uint8_t* old_units, std::uint8_t* new_units) {
   for (std::size_t k = 0; k < count; ++k) {
     const auto change = LoadChange<std::uint16_t>(changes, k);
     positions[k] = first + change.position;
@@ -82,8 +82,8 @@ void SplitShorts(const std::uint8_t* changes, std::size_t count, std::uint32_t f
   }
 }
 
-#include "codec/kernels/gap_decode-inl.h"
-#include "codec/kernels/sparse_decode-inl.h"
+#include "codec/kernels/decode_gaps-inl.h"
+#include "codec/kernels/decode_sparse-inl.h"
 
 void DecodeSparse(std::span<SparseTile> tiles, int unit_bytes, std::uint32_t* times) {
   WithUnit(unit_bytes, [&]<typename Unit>() {
@@ -117,8 +117,8 @@ std::uint64_t SumRatesOfWidth(const std::uint8_t* units, std::uint32_t count, in
 
 const Kernels* ScalarKernels() {
   static const Kernels kKernels = {
-      "scalar",    FindChanged,  SumRatesOfWidth, DigestWords,           DigestShorts,
-      SplitShorts, DecodeSparse, DecodeGaps,      ScalarEncodeKernels(), ScalarConvertKernels()};
+      "scalar", FindChanged,  SumRatesOfWidth, DigestWords,           DigestU16,
+      SplitU16, DecodeSparse, DecodeGaps,      ScalarEncodeKernels(), ScalarConvertKernels()};
   return &kKernels;
 }
 

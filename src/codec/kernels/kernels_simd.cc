@@ -24,12 +24,12 @@ HWY_BEFORE_NAMESPACE();
 namespace weightwire {
 namespace HWY_NAMESPACE {
 
-void DecodeGaps(std::span<GapTile> tiles, int unit_bytes);  // gap_kernels_simd.cc
+void DecodeGaps(std::span<GapTile> tiles, int unit_bytes);  // decode_gaps_simd.cc
 
 namespace {
 
 #include "codec/kernels/simd_common-inl.h"
-#include "codec/kernels/vectors-inl.h"
+#include "codec/kernels/simd_rates-inl.h"
 
 // --- find_changed ---
 
@@ -40,7 +40,7 @@ std::uint32_t FindChangedUnits(const std::uint8_t* old_units, const std::uint8_t
   std::uint32_t i = 0;
   for (; i + 64 <= count; i += 64) {
     const std::size_t at = i * sizeof(Unit);
-    out = AppendPlaces(ChangedMask<Unit>(old_units + at, new_units + at), i, out);
+    out = AppendPositions(ChangedMask<Unit>(old_units + at, new_units + at), i, out);
   }
   for (; i < count; ++i) {
     *out = static_cast<std::uint16_t>(i);
@@ -67,11 +67,11 @@ std::uint64_t SumRates(const std::uint8_t* units, std::uint32_t count, const Exp
       planes[plane][c] = static_cast<std::uint8_t>(tables.rates[c] >> (8 * plane));
     }
   }
-  const auto low = hn::LoadDup128(kBytes, planes[0].data());
-  const auto middle = hn::LoadDup128(kBytes, planes[1].data());
-  const auto high = hn::LoadDup128(kBytes, planes[2].data());
-  const auto lowest = hn::Set(kBytes, tables.rule.lowest);
-  const auto last_class = hn::Set(kBytes, std::uint8_t{kClassCount - 1});
+  const auto low = hn::LoadDup128(kU8, planes[0].data());
+  const auto middle = hn::LoadDup128(kU8, planes[1].data());
+  const auto high = hn::LoadDup128(kU8, planes[2].data());
+  const auto lowest = hn::Set(kU8, tables.rule.lowest);
+  const auto last_class = hn::Set(kU8, std::uint8_t{kClassCount - 1});
   const int shift = tables.rule.shift;
   const std::uint8_t mask = tables.rule.FieldMask();
   constexpr std::uint32_t kStep = hn::MaxLanes(hn::ScalableTag<std::uint8_t>());
@@ -81,7 +81,7 @@ std::uint64_t SumRates(const std::uint8_t* units, std::uint32_t count, const Exp
     const auto sum0 = hn::SumsOf8(hn::TableLookupBytes(low, classes));
     const auto sum1 = hn::SumsOf8(hn::TableLookupBytes(middle, classes));
     const auto sum2 = hn::SumsOf8(hn::TableLookupBytes(high, classes));
-    return hn::BitCast(kWords, hn::Add(sum0, hn::Add(hn::ShiftLeft<8>(sum1), hn::ShiftLeft<16>(sum2))));
+    return hn::BitCast(kU32, hn::Add(sum0, hn::Add(hn::ShiftLeft<8>(sum1), hn::ShiftLeft<16>(sum2))));
   };
 
   std::uint64_t sum = 0;
@@ -90,9 +90,9 @@ std::uint64_t SumRates(const std::uint8_t* units, std::uint32_t count, const Exp
   for (; i + 2 * kStep <= count; i += 2 * kStep) {
     const auto first = block_sums(i);
     const auto second = block_sums(i + kStep);
-    const auto sums = hn::ConcatEven(kWords, second, first);  // a block's sum fits 32 bits
-    const auto running = hn::Add(RunningSums(sums), hn::Set(kWords, static_cast<std::uint32_t>(sum)));
-    hn::StoreU(running, kWords, times + i / kTimeBlock + 1);
+    const auto sums = hn::ConcatEven(kU32, second, first);  // a block's sum fits 32 bits
+    const auto running = hn::Add(RunningSums(sums), hn::Set(kU32, static_cast<std::uint32_t>(sum)));
+    hn::StoreU(running, kU32, times + i / kTimeBlock + 1);
     // Sixteen blocks of eight rates below 2^24 sum up to less than 2^32: the last time tells the whole.
     sum += static_cast<std::uint32_t>(times[(i + 2 * kStep) / kTimeBlock] - static_cast<std::uint32_t>(sum));
   }
@@ -113,24 +113,24 @@ std::uint64_t SumRatesOfWidth(const std::uint8_t* units, std::uint32_t count, in
 
 DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::uint32_t word_count,
                        const DigestKeys& keys) {
-  using Longs = hn::Vec<hn::ScalableTag<std::uint64_t>>;
-  const auto lanes = static_cast<std::uint32_t>(hn::Lanes(kWords));
-  const auto prime = hn::Set(kLongs, kDigestPrime);
-  const auto fold = [&](Longs sum) { return hn::Add(hn::And(sum, prime), hn::ShiftRight<61>(sum)); };
+  using VecU64 = hn::Vec<hn::ScalableTag<std::uint64_t>>;
+  const auto lanes = static_cast<std::uint32_t>(hn::Lanes(kU32));
+  const auto prime = hn::Set(kU64, kDigestPrime);
+  const auto fold = [&](VecU64 sum) { return hn::Add(hn::And(sum, prime), hn::ShiftRight<61>(sum)); };
   const std::uint32_t* keys0 = keys.word[0].data() + first_word;
   const std::uint32_t* keys1 = keys.word[1].data() + first_word;
-  Longs even0 = hn::Zero(kLongs);
-  Longs odd0 = even0;
-  Longs even1 = even0;
-  Longs odd1 = even0;
+  VecU64 even0 = hn::Zero(kU64);
+  VecU64 odd0 = even0;
+  VecU64 even1 = even0;
+  VecU64 odd1 = even0;
   std::uint32_t i = 0;
   // A folded sum and seven products of 61 bits fit 64 bits.
   while (i + lanes <= word_count) {
     for (int k = 0; k < 7 && i + lanes <= word_count; ++k, i += lanes) {
       const auto words = LoadUnits<std::uint32_t>(data + 4 * std::size_t{i});
-      const auto key0 = hn::LoadU(kWords, keys0 + i);
-      const auto key1 = hn::LoadU(kWords, keys1 + i);
-      const auto odd = [&](auto v) { return hn::BitCast(kWords, hn::ShiftRight<32>(hn::BitCast(kLongs, v))); };
+      const auto key0 = hn::LoadU(kU32, keys0 + i);
+      const auto key1 = hn::LoadU(kU32, keys1 + i);
+      const auto odd = [&](auto v) { return hn::BitCast(kU32, hn::ShiftRight<32>(hn::BitCast(kU64, v))); };
       const auto odd_words = odd(words);
       even0 = hn::Add(even0, hn::MulEven(words, key0));
       odd0 = hn::Add(odd0, hn::MulEven(odd_words, odd(key0)));
@@ -143,50 +143,49 @@ DigestSums DigestWords(const std::uint8_t* data, std::uint32_t first_word, std::
     odd1 = fold(odd1);
   }
   DigestSums sums{};
-  HWY_ALIGN std::uint64_t parts[HWY_MAX_BYTES / 8];
-  const auto collect = [&](Longs sum, std::uint64_t& into) {
-    hn::Store(fold(sum), kLongs, parts);
+  HWY_ALIGN std::uint64_t folded[HWY_MAX_BYTES / 8];
+  const auto collect = [&](VecU64 sum, std::uint64_t& into) {
+    hn::Store(fold(sum), kU64, folded);
     for (std::uint32_t k = 0; k < lanes / 2; ++k) {
-      into += parts[k];
+      into += folded[k];
       into = (into & kDigestPrime) + (into >> 61);
     }
   };
-  collect(even0, sums.lane[0]);
-  collect(odd0, sums.lane[0]);
-  collect(even1, sums.lane[1]);
-  collect(odd1, sums.lane[1]);
+  collect(even0, sums.sums[0]);
+  collect(odd0, sums.sums[0]);
+  collect(even1, sums.sums[1]);
+  collect(odd1, sums.sums[1]);
   for (; i < word_count; ++i) {
     const std::uint64_t word = LoadU32(data + 4 * std::size_t{i});
-    const std::uint64_t sum0 = sums.lane[0] + word * keys0[i];
-    const std::uint64_t sum1 = sums.lane[1] + word * keys1[i];
-    sums.lane[0] = (sum0 & kDigestPrime) + (sum0 >> 61);
-    sums.lane[1] = (sum1 & kDigestPrime) + (sum1 >> 61);
+    const std::uint64_t sum0 = sums.sums[0] + word * keys0[i];
+    const std::uint64_t sum1 = sums.sums[1] + word * keys1[i];
+    sums.sums[0] = (sum0 & kDigestPrime) + (sum0 >> 61);
+    sums.sums[1] = (sum1 & kDigestPrime) + (sum1 >> 61);
   }
   return sums;
 }
 
-// --- digest_shorts ---
+// --- digest_u16 ---
 
 #include "codec/kernels/digest_changes-inl.h"
 
-// --- split_shorts ---
+// --- split_u16 ---
 
-void SplitShorts(const std::uint8_t* changes, std::size_t count, std::uint32_t first, std::uint32_t* positions,
-                 std::uint8_t* old_units, std::uint8_t* new_units) {
+void SplitU16(const std::uint8_t* changes, std::size_t count, std::uint32_t first, std::uint32_t* positions,
+              std::uint8_t* old_units, std::uint8_t* new_units) {
   constexpr std::size_t kCount = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
   constexpr std::size_t kRecord = RecordBytes(sizeof(std::uint16_t));
-  const hn::Rebind<std::uint16_t, decltype(kWords)> shorts;
-  const hn::Repartition<std::uint8_t, decltype(shorts)> short_bytes;
+  const hn::Rebind<std::uint16_t, decltype(kU32)> u16;
+  const hn::Repartition<std::uint8_t, decltype(u16)> u16_bytes;
   std::size_t k = 0;
   for (; k + kCount <= count; k += kCount) {
     // A position, then both units in one number.
     const auto low = LoadUnits<std::uint32_t>(changes + k * kRecord);
     const auto high = LoadUnits<std::uint32_t>(changes + (k + kCount / 2) * kRecord);
-    const auto units = hn::ConcatOdd(kWords, high, low);
-    hn::StoreU(hn::Add(hn::ConcatEven(kWords, high, low), hn::Set(kWords, first)), kWords, positions + k);
-    hn::StoreU(hn::BitCast(short_bytes, hn::TruncateTo(shorts, units)), short_bytes, old_units + 2 * k);
-    hn::StoreU(hn::BitCast(short_bytes, hn::TruncateTo(shorts, hn::ShiftRight<16>(units))), short_bytes,
-               new_units + 2 * k);
+    const auto units = hn::ConcatOdd(kU32, high, low);
+    hn::StoreU(hn::Add(hn::ConcatEven(kU32, high, low), hn::Set(kU32, first)), kU32, positions + k);
+    hn::StoreU(hn::BitCast(u16_bytes, hn::TruncateTo(u16, units)), u16_bytes, old_units + 2 * k);
+    hn::StoreU(hn::BitCast(u16_bytes, hn::TruncateTo(u16, hn::ShiftRight<16>(units))), u16_bytes, new_units + 2 * k);
   }
   for (; k < count; ++k) {
     const auto change = LoadChange<std::uint16_t>(changes, k);
@@ -223,12 +222,12 @@ HWY_INLINE int ColumnShift(const ClassRule& rule) {
   return sizeof(Unit) <= 2 ? rule.shift : 0;
 }
 
-#include "codec/kernels/lane_guess-inl.h"
-#include "codec/kernels/lane_symbols-inl.h"
-#include "codec/kernels/lane_windows-inl.h"
-#include "codec/kernels/sparse_decode-inl.h"
-#include "codec/kernels/sparse_group-inl.h"
-#include "codec/kernels/sparse_lanes-inl.h"
+#include "codec/kernels/decode_lane_guess-inl.h"
+#include "codec/kernels/decode_lane_symbols-inl.h"
+#include "codec/kernels/decode_lane_windows-inl.h"
+#include "codec/kernels/decode_sparse-inl.h"
+#include "codec/kernels/decode_sparse_group-inl.h"
+#include "codec/kernels/decode_sparse_lanes-inl.h"
 
 }  // namespace
 
@@ -249,8 +248,8 @@ const Kernels* GetKernels() {
 #else
   constexpr const char* kName = "baseline";
 #endif
-  static const Kernels kKernels = {kName,       FindChanged,  SumRatesOfWidth, DigestWords,        DigestShorts,
-                                   SplitShorts, DecodeSparse, DecodeGaps,      GetEncodeKernels(), GetConvertKernels()};
+  static const Kernels kKernels = {kName,    FindChanged,  SumRatesOfWidth, DigestWords,        DigestU16,
+                                   SplitU16, DecodeSparse, DecodeGaps,      GetEncodeKernels(), GetConvertKernels()};
   return &kKernels;
 }
 

@@ -6,7 +6,7 @@
 
 namespace weightwire {
 
-// Has these bytes brought into the second cache, for pieces that lie far from each other, where no hardware foresees
+// Has these bytes brought into the second cache, for ranges that lie far from each other, where no hardware foresees
 // them: each is asked for while the one before is worked on.
 inline void Prefetch(const std::uint8_t* bytes, std::size_t size) {
   constexpr std::size_t kLineBytes = 64;

@@ -128,7 +128,7 @@ TEST_F(CodecMemory, OfManyChanges) {
 }
 
 TEST_F(CodecMemory, OfColumnsThatRanksShare) {
-  // Runs of 256 units: neither rank's changes lie together.
+  // Stretches of 256 units: neither rank's changes lie together.
   constexpr std::size_t kRanks = 4;
   constexpr std::size_t kColumns = 1024;
   const TensorSpec spec{"t", DType::kBF16, {kUnits / kColumns, kColumns}};

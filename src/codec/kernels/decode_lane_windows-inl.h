@@ -1,4 +1,4 @@
-// Windows of time: when the next units of a tile are passed, for one lane of sparse_lanes-inl.h. Included by
+// Windows of time: when the next units of a tile are passed, for one lane of decode_sparse_lanes-inl.h. Included by
 // kernels_simd.cc inside each target's namespace; no include guard on purpose.
 //
 // Rates are summed a window at a time, shortly before the decoder gets there: so the base is read once, a lane's times
@@ -54,32 +54,32 @@ struct LaneWindow {
     first_unit = 0;
     unit_count = 0;
     sum = kNever;
-    for (std::uint32_t c = 0; c < kWindowCells; ++c) cell_lasts[c * kWordLanes] = kNever;
+    for (std::uint32_t c = 0; c < kWindowCells; ++c) cell_lasts[c * kLanesU32] = kNever;
   }
 
   // Sums the units of a tile from `first` on, of which there are `left`. cell_lasts is the lane's column.
-  // REQUIRES: left != 0; kShort only as for RateSums.
-  template <typename Unit, bool kShort>
+  // REQUIRES: left != 0; kBf16Path only as for RateSums.
+  template <typename Unit, bool kBf16Path>
   HWY_INLINE void Sum(const std::uint8_t* from, std::uint32_t first, std::uint32_t left, const LaneRates& rates,
                       const ClassRule& rule, std::uint32_t* cell_lasts) {
-    const RateSums<Unit, kShort> rate_sums(rates.plane, rule);
+    const RateSums<Unit, kBf16Path> rate_sums(rates.plane, rule);
     const RunningSum running_sum;
     units = from;
     first_unit = first;
     times[kCellBlocks - 1] = 0;
     sum = 0;
     std::uint32_t cell = 0;
-    Words time = hn::Zero(kWords);
-    const auto sum_cell = [&](SumsAhead<Unit, kShort>& sums_ahead) HWY_ATTR {
+    VecU32 time = hn::Zero(kU32);
+    const auto sum_cell = [&](SumsAhead<Unit, kBf16Path>& sums_ahead) HWY_ATTR {
       for (std::uint32_t b = 0; b < kCellBlocks; b += kSumBlocks) {
-        const Words sums = running_sum.Of(sums_ahead.Next());
-        hn::Store(hn::Add(sums, time), kWords, ends() + cell * kCellBlocks + b);
+        const VecU32 sums = running_sum.Of(sums_ahead.Next());
+        hn::Store(hn::Add(sums, time), kU32, ends() + cell * kCellBlocks + b);
         time = hn::Add(time, running_sum.Last(sums));
       }
     };
     const std::uint32_t whole_cells = std::min(kWindowCells, left / kCellUnits);
     if (whole_cells != 0) {
-      SumsAhead<Unit, kShort> sums_ahead(rate_sums, from, whole_cells * (kCellBlocks / kSumBlocks));
+      SumsAhead<Unit, kBf16Path> sums_ahead(rate_sums, from, whole_cells * (kCellBlocks / kSumBlocks));
       for (; cell < whole_cells && sum < kFullWindow; ++cell) {
         // The window after this one: many lanes take turns, and no hardware foresees so many.
         const std::uint8_t* next_window = from + (std::size_t{cell} * kCellUnits + kWindowUnits) * sizeof(Unit);
@@ -88,7 +88,7 @@ struct LaneWindow {
         }
         sum_cell(sums_ahead);
         sum = hn::GetLane(time);
-        cell_lasts[cell * kWordLanes] = sum - 1;
+        cell_lasts[cell * kLanesU32] = sum - 1;
       }
     }
     unit_count = cell * kCellUnits;
@@ -97,13 +97,13 @@ struct LaneWindow {
       const std::uint32_t blocks = (left - unit_count) / kTimeBlock;
       HWY_ALIGN std::array<std::uint8_t, kCellUnits * sizeof(Unit)> copy{};
       std::memcpy(copy.data(), from + std::size_t{unit_count} * sizeof(Unit), blocks * kTimeBlock * sizeof(Unit));
-      SumsAhead<Unit, kShort> sums_ahead(rate_sums, copy.data(), kCellBlocks / kSumBlocks);
+      SumsAhead<Unit, kBf16Path> sums_ahead(rate_sums, copy.data(), kCellBlocks / kSumBlocks);
       sum_cell(sums_ahead);
       std::uint32_t* cell_end = ends() + (cell + 1) * kCellBlocks;
       std::uint32_t* end = ends() + cell * kCellBlocks + blocks;
       sum = end[-1];
       std::fill(end, cell_end, kNever);
-      cell_lasts[cell * kWordLanes] = kNever;
+      cell_lasts[cell * kLanesU32] = kNever;
       unit_count += blocks * kTimeBlock;
       ++cell;
     } else if (unit_count == 0) {
@@ -118,7 +118,7 @@ struct LaneWindow {
       }
       std::fill_n(ends(), kCellBlocks, kNever);
     }
-    for (; cell < kWindowCells; ++cell) cell_lasts[cell * kWordLanes] = kNever;
+    for (; cell < kWindowCells; ++cell) cell_lasts[cell * kLanesU32] = kNever;
   }
 
   static constexpr std::size_t kLineBytes = 64;

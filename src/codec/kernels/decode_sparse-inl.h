@@ -1,6 +1,6 @@
 // Decoding of sparse tiles, one event after the other: the plain version, which the scalar kernels use for everything
-// and the others for units of eight bytes (sparse_lanes-inl.h is the fast one). Included inside a namespace of each
-// instruction set; no include guard on purpose. The includer provides SumRates.
+// and the others for units of eight bytes (decode_sparse_lanes-inl.h is the fast one). Included inside a namespace of
+// each instruction set; no include guard on purpose. The includer provides SumRates.
 
 // A unit, and the times from the start of the wait between which it is passed.
 struct Found {

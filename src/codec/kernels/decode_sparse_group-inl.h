@@ -1,5 +1,5 @@
 // What the lanes of one vector have: their tiles, where each is in its stream, and the entropy coder's steps on them
-// (sparse_lanes-inl.h). Included by kernels_simd.cc inside each target's namespace; no include guard on purpose.
+// (decode_sparse_lanes-inl.h). Included by kernels_simd.cc inside each target's namespace; no include guard on purpose.
 
 // Words of the stream that an event takes at most: for the change, its symbol, and extra bits.
 constexpr std::uint32_t kEventWords = 3;
@@ -12,7 +12,7 @@ constexpr std::uint32_t kTailWords = kRound * kEventWords + kRowWords;
 // The tiles of one vector, all of one entry, and where each is in its stream.
 template <typename Unit>
 struct LaneGroup {
-  static constexpr std::size_t kCount = kWordLanes;
+  static constexpr std::size_t kCount = kLanesU32;
   using Numbers = std::array<std::uint32_t, kCount>;
 
   // One number a lane, loaded as vectors. The coder's state is high * 2^32 + low.
@@ -87,69 +87,68 @@ struct LaneGroup {
 
 // The coder's state and words, while an event is being decoded.
 struct LaneCoder {
-  Words low;
-  Words high;
-  Words left;
-  Words word[kRowWords];
+  VecU32 low;
+  VecU32 high;
+  VecU32 left;
+  VecU32 word[kRowWords];
 
   template <typename Group>
   HWY_INLINE explicit LaneCoder(const Group& g)
-      : low(hn::Load(kWords, g.low.data())),
-        high(hn::Load(kWords, g.high.data())),
-        left(hn::Load(kWords, g.words_left.data())),
-        word{hn::Load(kWords, g.word[0].data()), hn::Load(kWords, g.word[1].data()), hn::Load(kWords, g.word[2].data()),
-             hn::Load(kWords, g.word[3].data())} {}
+      : low(hn::Load(kU32, g.low.data())),
+        high(hn::Load(kU32, g.high.data())),
+        left(hn::Load(kU32, g.words_left.data())),
+        word{hn::Load(kU32, g.word[0].data()), hn::Load(kU32, g.word[1].data()), hn::Load(kU32, g.word[2].data()),
+             hn::Load(kU32, g.word[3].data())} {}
   template <typename Group>
   HWY_INLINE void Store(Group& g) const {
-    hn::Store(low, kWords, g.low.data());
-    hn::Store(high, kWords, g.high.data());
-    hn::Store(left, kWords, g.words_left.data());
-    hn::Store(word[0], kWords, g.word[0].data());
-    hn::Store(word[1], kWords, g.word[1].data());
-    hn::Store(word[2], kWords, g.word[2].data());
+    hn::Store(low, kU32, g.low.data());
+    hn::Store(high, kU32, g.high.data());
+    hn::Store(left, kU32, g.words_left.data());
+    hn::Store(word[0], kU32, g.word[0].data());
+    hn::Store(word[1], kU32, g.word[1].data());
+    hn::Store(word[2], kU32, g.word[2].data());
   }
 
   // Pops an event whose width is `width`, or width_less_one + 1; `rest` is how far into it the coder is.
-  HWY_INLINE void Pop(Words width, Words rest) {
-    const auto mask = hn::Set(kLongs, 0xffffffff);
-    const auto even = hn::Add(hn::MulEven(width, high), hn::And(hn::BitCast(kLongs, rest), mask));
-    const auto odd =
-        hn::Add(hn::MulEven(OddWords(width), OddWords(high)), hn::ShiftRight<32>(hn::BitCast(kLongs, rest)));
-    Refill(hn::OddEven(hn::BitCast(kWords, hn::ShiftLeft<32>(odd)), hn::BitCast(kWords, even)),
-           hn::OddEven(hn::BitCast(kWords, odd), hn::BitCast(kWords, hn::ShiftRight<32>(even))));
+  HWY_INLINE void Pop(VecU32 width, VecU32 rest) {
+    const auto mask = hn::Set(kU64, 0xffffffff);
+    const auto even = hn::Add(hn::MulEven(width, high), hn::And(hn::BitCast(kU64, rest), mask));
+    const auto odd = hn::Add(hn::MulEven(OddLanes(width), OddLanes(high)), hn::ShiftRight<32>(hn::BitCast(kU64, rest)));
+    Refill(hn::OddEven(hn::BitCast(kU32, hn::ShiftLeft<32>(odd)), hn::BitCast(kU32, even)),
+           hn::OddEven(hn::BitCast(kU32, odd), hn::BitCast(kU32, hn::ShiftRight<32>(even))));
   }
   // The same for an event that may be certain, whose width is width_less_one + 1.
-  HWY_INLINE void PopWide(Words width_less_one, Words rest) {
-    const auto mask = hn::Set(kLongs, 0xffffffff);
-    const auto high_even = hn::And(hn::BitCast(kLongs, high), mask);
-    const auto high_odd = hn::ShiftRight<32>(hn::BitCast(kLongs, high));
+  HWY_INLINE void PopWide(VecU32 width_less_one, VecU32 rest) {
+    const auto mask = hn::Set(kU64, 0xffffffff);
+    const auto high_even = hn::And(hn::BitCast(kU64, high), mask);
+    const auto high_odd = hn::ShiftRight<32>(hn::BitCast(kU64, high));
     const auto even =
-        hn::Add(hn::Add(hn::MulEven(width_less_one, high), high_even), hn::And(hn::BitCast(kLongs, rest), mask));
-    const auto odd = hn::Add(hn::Add(hn::MulEven(OddWords(width_less_one), OddWords(high)), high_odd),
-                             hn::ShiftRight<32>(hn::BitCast(kLongs, rest)));
-    Refill(hn::OddEven(hn::BitCast(kWords, hn::ShiftLeft<32>(odd)), hn::BitCast(kWords, even)),
-           hn::OddEven(hn::BitCast(kWords, odd), hn::BitCast(kWords, hn::ShiftRight<32>(even))));
+        hn::Add(hn::Add(hn::MulEven(width_less_one, high), high_even), hn::And(hn::BitCast(kU64, rest), mask));
+    const auto odd = hn::Add(hn::Add(hn::MulEven(OddLanes(width_less_one), OddLanes(high)), high_odd),
+                             hn::ShiftRight<32>(hn::BitCast(kU64, rest)));
+    Refill(hn::OddEven(hn::BitCast(kU32, hn::ShiftLeft<32>(odd)), hn::BitCast(kU32, even)),
+           hn::OddEven(hn::BitCast(kU32, odd), hn::BitCast(kU32, hn::ShiftRight<32>(even))));
   }
   // Pops `count` raw bits, 0 to 31, and returns them.
-  HWY_INLINE Words PopBits(Words count) {
-    const auto all = hn::Set(kWords, 0xffffffff);
-    const auto rest = hn::Sub(hn::Set(kWords, 31), count);  // and one more, for no shift may be by 32
+  HWY_INLINE VecU32 PopBits(VecU32 count) {
+    const auto all = hn::Set(kU32, 0xffffffff);
+    const auto rest = hn::Sub(hn::Set(kU32, 31), count);  // and one more, for no shift may be by 32
     const auto bits = hn::ShiftRight<1>(low >> rest);
     const auto new_low = hn::Or(hn::ShiftLeft<1>(high << rest), hn::And(low, all >> count));
     // No bits are no event, after which nothing is read either.
-    Refill(new_low, high >> count, hn::Ne(count, hn::Zero(kWords)));
+    Refill(new_low, high >> count, hn::Ne(count, hn::Zero(kU32)));
     return bits;
   }
 
  private:
-  HWY_INLINE void Refill(Words new_low, Words new_high) { Refill(new_low, new_high, hn::Ne(left, hn::Zero(kWords))); }
+  HWY_INLINE void Refill(VecU32 new_low, VecU32 new_high) { Refill(new_low, new_high, hn::Ne(left, hn::Zero(kU32))); }
   template <typename Mask>
-  HWY_INLINE void Refill(Words new_low, Words new_high, Mask may) {
-    const auto zero = hn::Zero(kWords);
+  HWY_INLINE void Refill(VecU32 new_low, VecU32 new_high, Mask may) {
+    const auto zero = hn::Zero(kU32);
     const auto due = hn::And(hn::And(hn::Eq(new_high, zero), hn::Ne(left, zero)), may);
     low = hn::IfThenElse(due, word[0], new_low);
     high = hn::IfThenElse(due, new_low, new_high);
-    left = hn::Sub(left, hn::IfThenElseZero(due, hn::Set(kWords, 1)));
+    left = hn::Sub(left, hn::IfThenElseZero(due, hn::Set(kU32, 1)));
     word[0] = hn::IfThenElse(due, word[1], word[0]);
     word[1] = hn::IfThenElse(due, word[2], word[1]);
     word[2] = hn::IfThenElse(due, word[3], word[2]);
@@ -159,38 +158,38 @@ struct LaneCoder {
 // Four numbers of each lane, a lane's beside each other, to a vector each: load(lane) gives a lane's four.
 struct FourColumns {
   HWY_INLINE FourColumns() {}  // NOLINT(modernize-use-equals-default): the compiler's own would not be for this target
-  Words column[4];
+  VecU32 column[4];
 };
-HWY_INLINE FourColumns TransposeFour(Words row0, Words row1, Words row2, Words row3) {
-  const auto low01 = hn::BitCast(kLongs, hn::InterleaveLower(kWords, row0, row1));
-  const auto low23 = hn::BitCast(kLongs, hn::InterleaveLower(kWords, row2, row3));
-  const auto high01 = hn::BitCast(kLongs, hn::InterleaveUpper(kWords, row0, row1));
-  const auto high23 = hn::BitCast(kLongs, hn::InterleaveUpper(kWords, row2, row3));
+HWY_INLINE FourColumns TransposeFour(VecU32 row0, VecU32 row1, VecU32 row2, VecU32 row3) {
+  const auto low01 = hn::BitCast(kU64, hn::InterleaveLower(kU32, row0, row1));
+  const auto low23 = hn::BitCast(kU64, hn::InterleaveLower(kU32, row2, row3));
+  const auto high01 = hn::BitCast(kU64, hn::InterleaveUpper(kU32, row0, row1));
+  const auto high23 = hn::BitCast(kU64, hn::InterleaveUpper(kU32, row2, row3));
   FourColumns columns;
-  columns.column[0] = hn::BitCast(kWords, hn::InterleaveLower(kLongs, low01, low23));
-  columns.column[1] = hn::BitCast(kWords, hn::InterleaveUpper(kLongs, low01, low23));
-  columns.column[2] = hn::BitCast(kWords, hn::InterleaveLower(kLongs, high01, high23));
-  columns.column[3] = hn::BitCast(kWords, hn::InterleaveUpper(kLongs, high01, high23));
+  columns.column[0] = hn::BitCast(kU32, hn::InterleaveLower(kU64, low01, low23));
+  columns.column[1] = hn::BitCast(kU32, hn::InterleaveUpper(kU64, low01, low23));
+  columns.column[2] = hn::BitCast(kU32, hn::InterleaveLower(kU64, high01, high23));
+  columns.column[3] = hn::BitCast(kU32, hn::InterleaveUpper(kU64, high01, high23));
   return columns;
 }
 template <typename Load>
 HWY_INLINE FourColumns LoadFour(const Load& load) {
   // Row r holds lanes r, r + 4, r + 8, …, so that the four rows interleave to lanes in order.
-  const auto row = [&](std::size_t r) HWY_ATTR -> Words {
+  const auto row = [&](std::size_t r) HWY_ATTR -> VecU32 {
 #if HWY_MAX_BYTES >= 64
     const hn::Full256<std::uint32_t> half;
     const auto low = hn::Combine(half, load(r + 4), load(r));
     const auto high = hn::Combine(half, load(r + 12), load(r + 8));
-    return hn::Combine(kWords, high, low);
+    return hn::Combine(kU32, high, low);
 #elif HWY_MAX_BYTES >= 32
-    return hn::Combine(kWords, load(r + 4), load(r));
+    return hn::Combine(kU32, load(r + 4), load(r));
 #else
     return load(r);
 #endif
   };
-  const Words row0 = row(0);
-  const Words row1 = row(1);
-  const Words row2 = row(2);
-  const Words row3 = row(3);
+  const VecU32 row0 = row(0);
+  const VecU32 row1 = row(1);
+  const VecU32 row2 = row(2);
+  const VecU32 row3 = row(3);
   return TransposeFour(row0, row1, row2, row3);
 }

@@ -3,7 +3,7 @@
 
 using FloatBits = hn::Vec<hn::ScalableTag<std::uint32_t>>;
 
-// Words whose upper half is the BF16 of the float, unless that is a NaN.
+// Numbers whose upper half is the BF16 of the float, unless that is a NaN.
 HWY_INLINE FloatBits Bf16InUpperHalf(FloatBits bits) {
   const hn::ScalableTag<std::uint32_t> words;
   const auto is_odd = hn::TestBit(bits, hn::Set(words, 1u << 16));
@@ -21,7 +21,7 @@ HWY_INLINE FloatBits Bf16InUpperHalfOfAny(FloatBits bits) {
 // As many at a time as fill a vector.
 constexpr std::size_t kBf16Step = hn::MaxLanes(hn::ScalableTag<std::uint16_t>());
 HWY_INLINE void StoreBf16OfFloats(const std::uint8_t* floats, std::uint8_t* out) {
-  const hn::ScalableTag<std::uint16_t> shorts;
+  const hn::ScalableTag<std::uint16_t> u16;
   const hn::ScalableTag<std::uint32_t> words;
   const auto* from = reinterpret_cast<const std::uint32_t*>(floats);
   const hn::ScalableTag<float> numbers;
@@ -35,6 +35,6 @@ HWY_INLINE void StoreBf16OfFloats(const std::uint8_t* floats, std::uint8_t* out)
     low = Bf16InUpperHalfOfAny(first);
     high = Bf16InUpperHalfOfAny(second);
   }
-  hn::StoreU(hn::ConcatOdd(shorts, hn::BitCast(shorts, high), hn::BitCast(shorts, low)), shorts,
+  hn::StoreU(hn::ConcatOdd(u16, hn::BitCast(u16, high), hn::BitCast(u16, low)), u16,
              reinterpret_cast<std::uint16_t*>(out));
 }

@@ -17,32 +17,32 @@ void CountFieldsOf(const std::uint8_t* units, std::uint32_t count, const ClassRu
     HWY_ALIGN std::array<std::uint8_t, kFieldBlock> fields;
     HWY_ALIGN std::array<std::uint8_t, kClassStep> least;
     HWY_ALIGN std::array<std::uint8_t, kClassStep> most;
-    Bytes lower = hn::Set(kBytes, 0xff);
-    Bytes upper = hn::Zero(kBytes);
+    VecU8 lower = hn::Set(kU8, 0xff);
+    VecU8 upper = hn::Zero(kU8);
     for (std::uint32_t j = 0; j < kFieldBlock; j += kClassStep) {
-      const Bytes some = Fields<Unit>(units + std::size_t{i + j} * sizeof(Unit), shift, mask);
+      const VecU8 some = Fields<Unit>(units + std::size_t{i + j} * sizeof(Unit), shift, mask);
       lower = hn::Min(lower, some);
       upper = hn::Max(upper, some);
-      hn::Store(some, kBytes, fields.data() + j);
+      hn::Store(some, kU8, fields.data() + j);
     }
-    hn::Store(lower, kBytes, least.data());
-    hn::Store(upper, kBytes, most.data());
+    hn::Store(lower, kU8, least.data());
+    hn::Store(upper, kU8, most.data());
     const std::uint32_t first = *std::min_element(least.begin(), least.end());
     const std::uint32_t last = *std::max_element(most.begin(), most.end());
     if (last - first >= kFewFields) {
-      // In several places in turn: adding to a number that was just written takes long.
-      std::array<std::array<std::uint16_t, 256>, 4> parts{};
-      for (std::uint32_t j = 0; j < kFieldBlock; ++j) ++parts[j % parts.size()][fields[j]];
-      for (const auto& part : parts) {
-        for (std::size_t field = 0; field < part.size(); ++field) counts[field] += part[field];
+      // Several counters in turn: adding to a number that was just written takes long.
+      std::array<std::array<std::uint16_t, 256>, 4> counters{};
+      for (std::uint32_t j = 0; j < kFieldBlock; ++j) ++counters[j % counters.size()][fields[j]];
+      for (const auto& counter : counters) {
+        for (std::size_t field = 0; field < counter.size(); ++field) counts[field] += counter[field];
       }
       continue;
     }
     for (std::uint32_t field = first; field <= last; ++field) {
-      const Bytes wanted = hn::Set(kBytes, static_cast<std::uint8_t>(field));
+      const VecU8 wanted = hn::Set(kU8, static_cast<std::uint8_t>(field));
       std::size_t found = 0;
       for (std::uint32_t j = 0; j < kFieldBlock; j += kClassStep) {
-        found += hn::CountTrue(kBytes, hn::Eq(hn::Load(kBytes, fields.data() + j), wanted));
+        found += hn::CountTrue(kU8, hn::Eq(hn::Load(kU8, fields.data() + j), wanted));
       }
       counts[field] += found;
     }

@@ -1,5 +1,5 @@
-// A guess at the time at which a lane's next change comes, for sparse_lanes-inl.h. Included by kernels_simd.cc inside
-// each target's namespace; no include guard on purpose.
+// A guess at the time at which a lane's next change comes, for decode_sparse_lanes-inl.h. Included by kernels_simd.cc
+// inside each target's namespace; no include guard on purpose.
 
 // What GuessTimeOf looks up. An octave of the waiting is cut into 16 cells, each with at most one knot in it.
 struct GuessTables {
@@ -26,22 +26,23 @@ constexpr GuessTables kGuessTables = MakeGuessTables();
 constexpr std::uint32_t kLaneGuessError = kGuessError + 1;
 
 // About GuessTime() of every lane.
-HWY_INLINE Words GuessTimeOf(Words v) {
-  // The place of the highest bit is the exponent of a float; the bit below it is cleared so that nothing rounds up.
-  const hn::RebindToSigned<decltype(kWords)> ints;
-  const hn::RebindToFloat<decltype(kWords)> floats;
+HWY_INLINE VecU32 GuessTimeOf(VecU32 v) {
+  // The position of the highest bit is the exponent of a float; the bit below it is cleared so that nothing rounds up.
+  const hn::RebindToSigned<decltype(kU32)> ints;
+  const hn::RebindToFloat<decltype(kU32)> floats;
   const auto high_bit = hn::BitCast(ints, hn::AndNot(hn::ShiftRight<1>(v), v));
-  const auto exponent = hn::ShiftRight<23>(hn::BitCast(kWords, hn::ConvertTo(floats, high_bit)));
-  const auto octave = hn::Sub(hn::Set(kWords, 127 + 30), exponent);
+  const auto exponent = hn::ShiftRight<23>(hn::BitCast(kU32, hn::ConvertTo(floats, high_bit)));
+  const auto octave = hn::Sub(hn::Set(kU32, 127 + 30), exponent);
   const auto scaled = v << octave;
   const auto cell = hn::ShiftRight<26>(scaled);
-  const auto next_piece = hn::BitCast(ints, scaled) < hn::BitCast(ints, LookUpSixteen(kGuessTables.knot.data(), cell));
+  const auto next_segment =
+      hn::BitCast(ints, scaled) < hn::BitCast(ints, LookUpSixteen(kGuessTables.knot.data(), cell));
   const auto segment = hn::Add(LookUpSixteen(kGuessTables.first_segment.data(), cell),
-                               hn::IfThenElseZero(hn::RebindMask(kWords, next_piece), hn::Set(kWords, 1)));
+                               hn::IfThenElseZero(hn::RebindMask(kU32, next_segment), hn::Set(kU32, 1)));
   const auto fallen = hn::ConvertTo(floats, hn::BitCast(ints, hn::Sub(LookUpEight(kLaneTables.knot, segment), scaled)));
   const auto inverse =
       hn::BitCast(floats, LookUpSixteen(reinterpret_cast<const std::uint32_t*>(kGuessTables.inverse.data()), segment));
-  const auto within = hn::BitCast(kWords, hn::ConvertTo(ints, hn::Mul(fallen, inverse)));
+  const auto within = hn::BitCast(kU32, hn::ConvertTo(ints, hn::Mul(fallen, inverse)));
   return hn::Add(within,
                  hn::Add(hn::ShiftLeft<kOctaveBits>(octave), hn::ShiftLeft<waiting_internal::kSegmentBits>(segment)));
 }

@@ -17,7 +17,7 @@
 
 namespace weightwire {
 
-// A step takes a symbol and at most two pieces of raw bits, a change in a sparse tile one event more.
+// A step takes a symbol and at most two events of raw bits, a change in a sparse tile one event more.
 inline constexpr std::size_t kMaxEventsPerUnit = 4;
 
 // Between two changes there is at most one survival for each horizon of time; two at the end.

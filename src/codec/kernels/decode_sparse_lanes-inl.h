@@ -27,7 +27,7 @@ class LaneDecoder {
     }
   }
 
-  void Run() {
+  void DecodeAll() {
     for (;;) {
       bool any = false;
       for (Group& g : groups_) {
@@ -132,13 +132,14 @@ class LaneDecoder {
     LaneWindow& window = g.window[l];
     const SparseTile& tile = *g.tile[l];
     const std::uint32_t first = window.first_unit + window.unit_count;
-    constexpr bool kMayBeShort = kHasShortWay && sizeof(Unit) == 2;
-    const auto sum = [&]<bool kShort>(std::bool_constant<kShort>) HWY_ATTR {
-      window.template Sum<Unit, kShort>(tile.base + std::size_t{first} * sizeof(Unit), first, tile.unit_count - first,
-                                        g.rates, g.tables->rule, g.cell_lasts[0].data() + l);
+    constexpr bool kMayBeBf16 = kHasBf16Path && sizeof(Unit) == 2;
+    const auto sum = [&]<bool kBf16Path>(std::bool_constant<kBf16Path>) HWY_ATTR {
+      window.template Sum<Unit, kBf16Path>(tile.base + std::size_t{first} * sizeof(Unit), first,
+                                           tile.unit_count - first, g.rates, g.tables->rule,
+                                           g.cell_lasts[0].data() + l);
     };
-    if (kMayBeShort && HasShortFields(g.tables->rule)) {
-      sum(std::bool_constant<kMayBeShort>());
+    if (kMayBeBf16 && IsBf16Rule(g.tables->rule)) {
+      sum(std::bool_constant<kMayBeBf16>());
     } else {
       sum(std::false_type());
     }
@@ -183,14 +184,14 @@ class LaneDecoder {
       // Row j has the four changes of lanes j, j + 4, j + 8, …: the first two of each, and the others.
       HWY_ALIGN std::array<std::array<std::array<std::uint32_t, Group::kCount>, 2>, kRound> rows;
       const auto transpose = [&](const std::array<typename Group::Numbers, kRound>& from) HWY_ATTR {
-        return TransposeFour(hn::Load(kWords, from[0].data()), hn::Load(kWords, from[1].data()),
-                             hn::Load(kWords, from[2].data()), hn::Load(kWords, from[3].data()));
+        return TransposeFour(hn::Load(kU32, from[0].data()), hn::Load(kU32, from[1].data()),
+                             hn::Load(kU32, from[2].data()), hn::Load(kU32, from[3].data()));
       };
       const FourColumns indices = transpose(g.index_of);
       const FourColumns units = transpose(g.old_of);
       for (std::size_t j = 0; j < kRound; ++j) {
-        hn::Store(hn::InterleaveLower(kWords, indices.column[j], units.column[j]), kWords, rows[j][0].data());
-        hn::Store(hn::InterleaveUpper(kWords, indices.column[j], units.column[j]), kWords, rows[j][1].data());
+        hn::Store(hn::InterleaveLower(kU32, indices.column[j], units.column[j]), kU32, rows[j][0].data());
+        hn::Store(hn::InterleaveUpper(kU32, indices.column[j], units.column[j]), kU32, rows[j][1].data());
       }
       for (std::size_t l = 0; l < Group::kCount; ++l) {
         if (running != kAllLanes && ((running >> l) & 1) == 0) continue;
@@ -206,9 +207,9 @@ class LaneDecoder {
         g.changes[l] += kRound * kRecordBytes;
       }
     }
-    const auto left = hn::Load(kWords, g.words_left.data());
-    const auto few = hn::Lt(left, hn::Set(kWords, kTailWords));
-    for (std::uint64_t lanes = MaskBits(kWords, few) & running; lanes != 0; lanes &= lanes - 1) {
+    const auto left = hn::Load(kU32, g.words_left.data());
+    const auto few = hn::Lt(left, hn::Set(kU32, kTailWords));
+    for (std::uint64_t lanes = MaskBits(kU32, few) & running; lanes != 0; lanes &= lanes - 1) {
       g.MoveToTail(LowestBit(lanes));
     }
   }
@@ -217,32 +218,32 @@ class LaneDecoder {
 
   // Where each lane's coder is, and a guess at the time.
   HWY_INLINE void Guess(Group& g, std::uint32_t event) {
-    const hn::RebindToSigned<decltype(kWords)> ints;
-    const auto low = hn::Load(kWords, g.low.data());
+    const hn::RebindToSigned<decltype(kU32)> ints;
+    const auto low = hn::Load(kU32, g.low.data());
     const auto down = hn::Lt(hn::BitCast(ints, low), hn::Zero(ints));
-    const auto fold = hn::Set(kWords, kFold);
-    const auto position = hn::Xor(low, hn::IfThenElse(hn::RebindMask(kWords, down), fold, hn::Set(kWords, kFold - 1)));
-    const auto time = hn::Min(GuessTimeOf(hn::Or(position, hn::Set(kWords, 1))), hn::Set(kWords, kHorizon - 1));
-    hn::Store(position, kWords, g.position.data());
-    const auto error = hn::Set(kWords, kLaneGuessError + 1);
+    const auto fold = hn::Set(kU32, kFold);
+    const auto position = hn::Xor(low, hn::IfThenElse(hn::RebindMask(kU32, down), fold, hn::Set(kU32, kFold - 1)));
+    const auto time = hn::Min(GuessTimeOf(hn::Or(position, hn::Set(kU32, 1))), hn::Set(kU32, kHorizon - 1));
+    hn::Store(position, kU32, g.position.data());
+    const auto error = hn::Set(kU32, kLaneGuessError + 1);
     const auto far = hn::Gt(hn::BitCast(ints, hn::Add(time, error)), hn::Set(ints, std::int32_t{kHorizon}));
     if constexpr (kUniform) {
       const std::uint32_t rate = g.rates.rate[0];
       // Off by one once in a while, which Decode notices.
       const auto inverse = static_cast<std::uint32_t>(std::min<std::uint64_t>(kRansTotal / rate + 1, ~0u));
-      const auto skipped = MultiplyShift<32>(time, hn::Set(kWords, inverse));
-      const auto index = hn::Add(hn::Load(kWords, g.next.data()), skipped);
+      const auto skipped = MultiplyShift<32>(time, hn::Set(kU32, inverse));
+      const auto index = hn::Add(hn::Load(kU32, g.next.data()), skipped);
       // A guess at the last units may be one at the end of the tile: two more for the error, if rates are small.
-      const auto after = hn::Add(index, hn::Set(kWords, kLaneGuessError + 2));
-      const auto last = hn::Gt(hn::BitCast(ints, after), hn::BitCast(ints, hn::Load(kWords, g.unit_count.data())));
-      hn::Store(index, kWords, g.index.data());
-      hn::Store(hn::Mul(skipped, hn::Set(kWords, rate)), kWords, g.begin.data());
+      const auto after = hn::Add(index, hn::Set(kU32, kLaneGuessError + 2));
+      const auto last = hn::Gt(hn::BitCast(ints, after), hn::BitCast(ints, hn::Load(kU32, g.unit_count.data())));
+      hn::Store(index, kU32, g.index.data());
+      hn::Store(hn::Mul(skipped, hn::Set(kU32, rate)), kU32, g.begin.data());
       HandleUnsure(g, MaskBits(ints, hn::Or(far, last)), event);
     } else {
-      const auto target = hn::Add(hn::Load(kWords, g.zero.data()), time);
+      const auto target = hn::Add(hn::Load(kU32, g.zero.data()), time);
       const auto after =
-          hn::Gt(hn::BitCast(ints, hn::Add(target, error)), hn::BitCast(ints, hn::Load(kWords, g.sum.data())));
-      hn::Store(target, kWords, g.target.data());
+          hn::Gt(hn::BitCast(ints, hn::Add(target, error)), hn::BitCast(ints, hn::Load(kU32, g.sum.data())));
+      hn::Store(target, kU32, g.target.data());
       HandleUnsure(g, MaskBits(ints, hn::Or(far, after)), event);
     }
   }
@@ -345,8 +346,8 @@ class LaneDecoder {
 
   // Whether a lane may take more words than are still loaded. Most events take none.
   HWY_INLINE bool FewWords(const Group& g) {
-    const auto taken = hn::Sub(hn::Load(kWords, g.words_at_load.data()), hn::Load(kWords, g.words_left.data()));
-    return !hn::AllFalse(kWords, hn::Gt(taken, hn::Set(kWords, kRowWords - kEventWords)));
+    const auto taken = hn::Sub(hn::Load(kU32, g.words_at_load.data()), hn::Load(kU32, g.words_left.data()));
+    return !hn::AllFalse(kU32, hn::Gt(taken, hn::Set(kU32, kRowWords - kEventWords)));
   }
 
   // The next words of each lane's stream.
@@ -358,9 +359,9 @@ class LaneDecoder {
       return hn::BitCast(four, hn::LoadU(sixteen, end - 4 * kRowWords));
     });
     for (std::size_t k = 0; k < kRowWords; ++k) {
-      hn::Store(words.column[kRowWords - 1 - k], kWords, g.word[k].data());
+      hn::Store(words.column[kRowWords - 1 - k], kU32, g.word[k].data());
     }
-    hn::Store(hn::Load(kWords, g.words_left.data()), kWords, g.words_at_load.data());
+    hn::Store(hn::Load(kU32, g.words_left.data()), kU32, g.words_at_load.data());
   }
 
   // With uniform rates there is nothing to look up but the unit itself.
@@ -374,26 +375,26 @@ class LaneDecoder {
 
   // The cell, then the block, then the unit that is being passed at each lane's time.
   HWY_INLINE void FindCell(Group& g) {
-    const hn::RebindToSigned<decltype(kWords)> ints;
-    const auto target = hn::BitCast(ints, hn::Load(kWords, g.target.data()));
-    auto cell = hn::Zero(kWords);
+    const hn::RebindToSigned<decltype(kU32)> ints;
+    const auto target = hn::BitCast(ints, hn::Load(kU32, g.target.data()));
+    auto cell = hn::Zero(kU32);
     for (std::size_t c = 0; c + 1 < kWindowCells; ++c) {
-      const auto last = hn::BitCast(ints, hn::Load(kWords, g.cell_lasts[c].data()));
-      const auto passed = hn::RebindMask(kWords, hn::Gt(target, last));
-      cell = hn::IfThenElse(passed, hn::Add(cell, hn::Set(kWords, kCellBlocks)), cell);
+      const auto last = hn::BitCast(ints, hn::Load(kU32, g.cell_lasts[c].data()));
+      const auto passed = hn::RebindMask(kU32, hn::Gt(target, last));
+      cell = hn::IfThenElse(passed, hn::Add(cell, hn::Set(kU32, kCellBlocks)), cell);
     }
-    hn::Store(cell, kWords, g.cell.data());
+    hn::Store(cell, kU32, g.cell.data());
   }
 
   HWY_INLINE void FindBlock(Group& g) {
-    const hn::RebindToSigned<decltype(kWords)> ints;
+    const hn::RebindToSigned<decltype(kU32)> ints;
     const hn::Full128<std::uint32_t> four;
     const auto find_block = [&](std::size_t l) HWY_ATTR {
       const std::uint32_t* ends = g.window[l].ends() + g.cell[l];
       const auto wanted = hn::Set(ints, static_cast<std::int32_t>(g.target[l]));
       std::uint32_t ahead = 0;
-      for (std::size_t k = 0; k < kCellBlocks; k += kWordLanes) {
-        const auto later = hn::Gt(hn::BitCast(ints, hn::Load(kWords, ends + k)), wanted);
+      for (std::size_t k = 0; k < kCellBlocks; k += kLanesU32) {
+        const auto later = hn::Gt(hn::BitCast(ints, hn::Load(kU32, ends + k)), wanted);
         ahead |= static_cast<std::uint32_t>(MaskBits(ints, later)) << k;
       }
       const auto within = static_cast<std::uint32_t>(__builtin_ctz(ahead));  // the last one of a cell is ahead always
@@ -404,62 +405,62 @@ class LaneDecoder {
     };
     const FourColumns pairs = LoadFour(
         [&](std::size_t l) HWY_ATTR { return hn::BitCast(four, LoadBlock<Unit>(find_block(l), g.tables->rule)); });
-    for (std::size_t k = 0; k < 4; ++k) hn::Store(pairs.column[k], kWords, g.pairs[k].data());
+    for (std::size_t k = 0; k < 4; ++k) hn::Store(pairs.column[k], kU32, g.pairs[k].data());
   }
 
   // Classes of units, two in each number.
-  HWY_INLINE Words ClassesOf(Words units, const ClassRule& rule, int shift) {
-    const hn::ScalableTag<std::uint16_t> shorts;
-    const auto fields = hn::And(hn::ShiftRightSame(hn::BitCast(shorts, units), shift),
-                                hn::Set(shorts, std::uint16_t{rule.FieldMask()}));
-    const auto above = hn::SaturatedSub(fields, hn::Set(shorts, std::uint16_t{rule.lowest}));
-    return hn::BitCast(kWords, hn::Min(above, hn::Set(shorts, std::uint16_t{kClassCount - 1})));
+  HWY_INLINE VecU32 ClassesOf(VecU32 units, const ClassRule& rule, int shift) {
+    const hn::ScalableTag<std::uint16_t> u16;
+    const auto fields =
+        hn::And(hn::ShiftRightSame(hn::BitCast(u16, units), shift), hn::Set(u16, std::uint16_t{rule.FieldMask()}));
+    const auto above = hn::SaturatedSub(fields, hn::Set(u16, std::uint16_t{rule.lowest}));
+    return hn::BitCast(kU32, hn::Min(above, hn::Set(u16, std::uint16_t{kClassCount - 1})));
   }
 
   // The unit within the block that is being passed at each lane's time.
   HWY_INLINE void FindWithinBlock(Group& g) {
-    const hn::RebindToSigned<decltype(kWords)> ints;
+    const hn::RebindToSigned<decltype(kU32)> ints;
     const ClassRule& rule = g.tables->rule;
     const int shift = ColumnShift<Unit>(rule);
     const std::uint32_t* rate = g.rates.rate.data();
-    const auto after = hn::BitCast(ints, hn::Add(hn::Load(kWords, g.target.data()), hn::Set(kWords, 1)));
-    const Words pair0 = hn::Load(kWords, g.pairs[0].data());
-    const Words pair1 = hn::Load(kWords, g.pairs[1].data());
-    const Words pair2 = hn::Load(kWords, g.pairs[2].data());
-    const Words pair3 = hn::Load(kWords, g.pairs[3].data());
-    const Words class0 = ClassesOf(pair0, rule, shift);
-    const Words class1 = ClassesOf(pair1, rule, shift);
-    const Words class2 = ClassesOf(pair2, rule, shift);
-    const Words class3 = ClassesOf(pair3, rule, shift);
-    const Words rate0 = LookUpSixteen(rate, class0);
-    const Words rate2 = LookUpSixteen(rate, class1);
-    const Words rate4 = LookUpSixteen(rate, class2);
-    const Words rate6 = LookUpSixteen(rate, class3);
-    const Words rates01 = hn::Add(rate0, LookUpSixteen(rate, hn::ShiftRight<16>(class0)));
-    const Words rates23 = hn::Add(rate2, LookUpSixteen(rate, hn::ShiftRight<16>(class1)));
-    const Words rates45 = hn::Add(rate4, LookUpSixteen(rate, hn::ShiftRight<16>(class2)));
+    const auto after = hn::BitCast(ints, hn::Add(hn::Load(kU32, g.target.data()), hn::Set(kU32, 1)));
+    const VecU32 pair0 = hn::Load(kU32, g.pairs[0].data());
+    const VecU32 pair1 = hn::Load(kU32, g.pairs[1].data());
+    const VecU32 pair2 = hn::Load(kU32, g.pairs[2].data());
+    const VecU32 pair3 = hn::Load(kU32, g.pairs[3].data());
+    const VecU32 class0 = ClassesOf(pair0, rule, shift);
+    const VecU32 class1 = ClassesOf(pair1, rule, shift);
+    const VecU32 class2 = ClassesOf(pair2, rule, shift);
+    const VecU32 class3 = ClassesOf(pair3, rule, shift);
+    const VecU32 rate0 = LookUpSixteen(rate, class0);
+    const VecU32 rate2 = LookUpSixteen(rate, class1);
+    const VecU32 rate4 = LookUpSixteen(rate, class2);
+    const VecU32 rate6 = LookUpSixteen(rate, class3);
+    const VecU32 rates01 = hn::Add(rate0, LookUpSixteen(rate, hn::ShiftRight<16>(class0)));
+    const VecU32 rates23 = hn::Add(rate2, LookUpSixteen(rate, hn::ShiftRight<16>(class1)));
+    const VecU32 rates45 = hn::Add(rate4, LookUpSixteen(rate, hn::ShiftRight<16>(class2)));
     // Halve three times: has the first half been passed by then?
-    Words begin = hn::Load(kWords, g.begin.data());
-    Words index = hn::Add(hn::Load(kWords, g.first_unit.data()), hn::ShiftLeft<3>(hn::Load(kWords, g.block.data())));
-    const auto halve = [&](Words half, std::uint32_t units) HWY_ATTR {
+    VecU32 begin = hn::Load(kU32, g.begin.data());
+    VecU32 index = hn::Add(hn::Load(kU32, g.first_unit.data()), hn::ShiftLeft<3>(hn::Load(kU32, g.block.data())));
+    const auto halve = [&](VecU32 half, std::uint32_t units) HWY_ATTR {
       const auto middle = hn::Add(begin, half);
-      const auto passed = hn::RebindMask(kWords, hn::Gt(after, hn::BitCast(ints, middle)));
+      const auto passed = hn::RebindMask(kU32, hn::Gt(after, hn::BitCast(ints, middle)));
       begin = hn::IfThenElse(passed, middle, begin);
-      index = hn::IfThenElse(passed, hn::Add(index, hn::Set(kWords, units)), index);
+      index = hn::IfThenElse(passed, hn::Add(index, hn::Set(kU32, units)), index);
       return passed;
     };
     const auto past4 = halve(hn::Add(rates01, rates23), 4);
     const auto past2 = halve(hn::IfThenElse(past4, rates45, rates01), 2);
-    const Words even_rate =
+    const VecU32 even_rate =
         hn::IfThenElse(past2, hn::IfThenElse(past4, rate6, rate2), hn::IfThenElse(past4, rate4, rate0));
     const auto past1 = halve(even_rate, 1);
-    hn::Store(index, kWords, g.index.data());
-    hn::Store(begin, kWords, g.begin.data());
+    hn::Store(index, kU32, g.index.data());
+    hn::Store(begin, kU32, g.begin.data());
     if constexpr (sizeof(Unit) <= 2) {
-      const Words pair =
+      const VecU32 pair =
           hn::IfThenElse(past2, hn::IfThenElse(past4, pair3, pair1), hn::IfThenElse(past4, pair2, pair0));
-      const Words unit = hn::And(hn::IfThenElse(past1, hn::ShiftRight<16>(pair), pair), hn::Set(kWords, 0xffff));
-      hn::Store(unit, kWords, g.unit.data());
+      const VecU32 unit = hn::And(hn::IfThenElse(past1, hn::ShiftRight<16>(pair), pair), hn::Set(kU32, 0xffff));
+      hn::Store(unit, kU32, g.unit.data());
     } else {
       for (std::size_t l = 0; l < Group::kCount; ++l) {
         g.unit[l] = LoadUnit<Unit>(g.window[l].units, g.index[l] - g.first_unit[l]);
@@ -500,93 +501,93 @@ class LaneDecoder {
 
   // Pops the changes that were found.
   HWY_INLINE void PopChange(Group& g) {
-    const hn::RebindToSigned<decltype(kWords)> ints;
+    const hn::RebindToSigned<decltype(kU32)> ints;
     const ClassRule& rule = g.tables->rule;
-    const Words position = hn::Load(kWords, g.position.data());
-    const Words zero = kUniform ? hn::Zero(kWords) : hn::Load(kWords, g.zero.data());
-    Words unit_class;
-    Words end;
-    Words above;
-    Words below;
+    const VecU32 position = hn::Load(kU32, g.position.data());
+    const VecU32 zero = kUniform ? hn::Zero(kU32) : hn::Load(kU32, g.zero.data());
+    VecU32 unit_class;
+    VecU32 end;
+    VecU32 above;
+    VecU32 below;
     for (;;) {
       const auto field =
-          hn::And(hn::ShiftRightSame(hn::Load(kWords, g.unit.data()), rule.shift), hn::Set(kWords, rule.FieldMask()));
-      const auto lowest = hn::Set(kWords, rule.lowest);
-      unit_class = hn::Min(hn::Sub(hn::Max(field, lowest), lowest), hn::Set(kWords, kClassCount - 1));
-      const Words begin = hn::Sub(hn::Load(kWords, g.begin.data()), zero);
+          hn::And(hn::ShiftRightSame(hn::Load(kU32, g.unit.data()), rule.shift), hn::Set(kU32, rule.FieldMask()));
+      const auto lowest = hn::Set(kU32, rule.lowest);
+      unit_class = hn::Min(hn::Sub(hn::Max(field, lowest), lowest), hn::Set(kU32, kClassCount - 1));
+      const VecU32 begin = hn::Sub(hn::Load(kU32, g.begin.data()), zero);
       end = hn::Add(begin, LookUpSixteen(g.rates.rate.data(), unit_class));
       above = WaitingOf(begin);
-      below = WaitingOf(hn::Min(end, hn::Set(kWords, kHorizon)));
+      below = WaitingOf(hn::Min(end, hn::Set(kU32, kHorizon)));
       const auto outside = hn::Or(hn::Not(hn::Lt(position, above)), hn::Lt(position, below));
-      std::uint64_t wrong = MaskBits(kWords, outside) & g.running;
+      std::uint64_t wrong = MaskBits(kU32, outside) & g.running;
       if (wrong == 0) [[likely]]
         break;
       for (; wrong != 0; wrong &= wrong - 1) MendLane(g, LowestBit(wrong));
     }
     LaneCoder coder(g);
-    const auto down = hn::RebindMask(kWords, hn::Lt(hn::BitCast(ints, coder.low), hn::Zero(ints)));
-    const auto one = hn::Set(kWords, 1);
+    const auto down = hn::RebindMask(kU32, hn::Lt(hn::BitCast(ints, coder.low), hn::Zero(ints)));
+    const auto one = hn::Set(kU32, 1);
     const auto rest = hn::IfThenElse(down, hn::Sub(position, below), hn::Sub(hn::Sub(above, one), position));
     coder.Pop(hn::Sub(above, below), rest);
     coder.Store(g);
-    hn::Store(unit_class, kWords, g.unit_class.data());
-    hn::Store(hn::VecFromMask(kWords, down), kWords, g.down.data());
+    hn::Store(unit_class, kU32, g.unit_class.data());
+    hn::Store(hn::VecFromMask(kU32, down), kU32, g.down.data());
     if constexpr (kUniform) {
-      hn::Store(hn::Add(hn::Load(kWords, g.index.data()), one), kWords, g.next.data());
+      hn::Store(hn::Add(hn::Load(kU32, g.index.data()), one), kU32, g.next.data());
     } else {
-      hn::Store(hn::And(hn::Add(end, zero), hn::Load(kWords, g.active.data())), kWords, g.zero.data());
+      hn::Store(hn::And(hn::Add(end, zero), hn::Load(kU32, g.active.data())), kU32, g.zero.data());
     }
   }
 
   // Pops the symbols and extra bits, and takes the steps.
   HWY_INLINE void PopSymbol(Group& g, std::uint32_t event) {
-    const hn::ScalableTag<std::int16_t> shorts;
+    const hn::ScalableTag<std::int16_t> i16;
     const ExpandedTables& tables = *g.tables;
-    const Words unit_class = hn::Load(kWords, g.unit_class.data());
-    const auto one = hn::Set(kWords, 1);
+    const VecU32 unit_class = hn::Load(kU32, g.unit_class.data());
+    const auto one = hn::Set(kU32, 1);
     LaneCoder coder(g);
     // The symbol. The ends of intervals are compared two at a time, in 16 bits: all are multiples of 2^16, and they are
     // kept less 2^15, for signed comparisons.
-    const auto bias = hn::Set(kWords, 0x80008000);
+    const auto bias = hn::Set(kU32, 0x80008000);
     const auto high_half = hn::ShiftRight<16>(coder.low);
-    const auto place = hn::BitCast(shorts, hn::Xor(hn::Or(high_half, hn::ShiftLeft<16>(high_half)), bias));
-    hn::Vec<decltype(shorts)> ends[kLaneSymbols / 2];
+    const auto point = hn::BitCast(i16, hn::Xor(hn::Or(high_half, hn::ShiftLeft<16>(high_half)), bias));
+    hn::Vec<decltype(i16)> ends[kLaneSymbols / 2];
     for (std::size_t k = 0; k < kLaneSymbols / 2; ++k) {
-      ends[k] = hn::BitCast(shorts, LookUpSixteen(g.symbol_ends.last[k].data(), unit_class));
+      ends[k] = hn::BitCast(i16, LookUpSixteen(g.symbol_ends.last[k].data(), unit_class));
     }
-    auto passed = hn::Zero(shorts);
-    auto last_passed = hn::Set(shorts, std::int16_t{-0x8000});
-    auto last = hn::Set(shorts, std::int16_t{0x7fff});
+    auto passed = hn::Zero(i16);
+    auto last_passed = hn::Set(i16, std::int16_t{-0x8000});
+    auto last = hn::Set(i16, std::int16_t{0x7fff});
     for (std::size_t k = 0; k < kLaneSymbols / 2; ++k) {
-      const auto after = hn::Gt(place, ends[k]);
-      passed = hn::IfThenElse(after, hn::Add(passed, hn::Set(shorts, std::int16_t{1})), passed);
+      const auto after = hn::Gt(point, ends[k]);
+      passed = hn::IfThenElse(after, hn::Add(passed, hn::Set(i16, std::int16_t{1})), passed);
       last_passed = hn::IfThenElse(after, ends[k], last_passed);
     }
-    for (std::size_t k = kLaneSymbols / 2; k-- > 0;) last = hn::IfThenElse(hn::Gt(place, ends[k]), last, ends[k]);
-    const auto both = [&](auto v) HWY_ATTR { return hn::BitCast(shorts, hn::ShiftRight<16>(hn::BitCast(kWords, v))); };
-    const auto low_half = hn::Set(kWords, 0xffff);
-    const Words symbol = hn::And(hn::BitCast(kWords, hn::Add(passed, both(passed))), low_half);
+    for (std::size_t k = kLaneSymbols / 2; k-- > 0;) last = hn::IfThenElse(hn::Gt(point, ends[k]), last, ends[k]);
+    const auto both = [&](auto v) HWY_ATTR { return hn::BitCast(i16, hn::ShiftRight<16>(hn::BitCast(kU32, v))); };
+    const auto low_half = hn::Set(kU32, 0xffff);
+    const VecU32 symbol = hn::And(hn::BitCast(kU32, hn::Add(passed, both(passed))), low_half);
     last = hn::Min(last, both(last));
     last_passed = hn::Max(last_passed, both(last_passed));
-    const auto first_symbol = hn::Eq(symbol, hn::Zero(kWords));
-    const Words sign = hn::Set(kWords, kFold);
-    const auto to_words = [&](auto v) HWY_ATTR { return hn::Xor(hn::ShiftLeft<16>(hn::BitCast(kWords, v)), sign); };
-    const Words start = hn::IfThenZeroElse(first_symbol, hn::Add(to_words(last_passed), hn::Set(kWords, 0x10000)));
-    Words width = hn::Sub(hn::Or(to_words(last), low_half), start);  // less one
-    Words rest = hn::Sub(coder.low, start);
-    Words magnitude = LookUpSixteen(kSymbolTables.magnitude.data(), symbol);
-    Words extra_bits = LookUpSixteen(kSymbolTables.extra_bits.data(), symbol);
-    const Words room = hn::Load(kWords, g.room.data());
-    const auto easy = hn::And(hn::Set(kWords, g.symbol_ends.easy_classes) >> unit_class, one);
-    const auto hard = hn::Or(hn::Or(hn::Eq(easy, hn::Zero(kWords)), hn::Eq(room, hn::Zero(kWords))),
-                             hn::Eq(symbol, hn::Set(kWords, kLaneSymbols)));
-    std::uint64_t hard_lanes = MaskBits(kWords, hard) & g.running;
+    const auto first_symbol = hn::Eq(symbol, hn::Zero(kU32));
+    const VecU32 sign = hn::Set(kU32, kFold);
+    const auto to_words = [&](auto v) HWY_ATTR { return hn::Xor(hn::ShiftLeft<16>(hn::BitCast(kU32, v)), sign); };
+    const VecU32 start = hn::IfThenZeroElse(first_symbol, hn::Add(to_words(last_passed), hn::Set(kU32, 0x10000)));
+    VecU32 width = hn::Sub(hn::Or(to_words(last), low_half), start);  // less one
+    VecU32 rest = hn::Sub(coder.low, start);
+    VecU32 magnitude = LookUpSixteen(kSymbolTables.magnitude.data(), symbol);
+    VecU32 extra_bits = LookUpSixteen(kSymbolTables.extra_bits.data(), symbol);
+    const VecU32 room = hn::Load(kU32, g.room.data());
+    const auto easy = hn::And(hn::Set(kU32, g.symbol_ends.easy_classes) >> unit_class, one);
+    const auto hard = hn::Or(hn::Or(hn::Eq(easy, hn::Zero(kU32)), hn::Eq(room, hn::Zero(kU32))),
+                             hn::Eq(symbol, hn::Set(kU32, kLaneSymbols)));
+    std::uint64_t hard_lanes = MaskBits(kU32, hard) & g.running;
     std::uint32_t broken = 0;
     if (hard_lanes != 0) [[unlikely]] {
-      hn::Store(width, kWords, g.width.data());
-      hn::Store(rest, kWords, g.rest.data());
-      hn::Store(magnitude, kWords, g.magnitude.data());
-      hn::Store(extra_bits, kWords, g.extra_bits.data());
+      hn::Store(width, kU32, g.width.data());
+      hn::Store(rest, kU32, g.rest.data());
+      hn::Store(magnitude, kU32, g.magnitude.data());
+      hn::Store(extra_bits, kU32, g.extra_bits.data());
       for (; hard_lanes != 0; hard_lanes &= hard_lanes - 1) {
         const std::size_t l = LowestBit(hard_lanes);
         if (g.room[l] == 0 || ((tables.usable_classes >> g.unit_class[l]) & 1) == 0) {
@@ -595,35 +596,35 @@ class LaneDecoder {
           FindSymbol(g, l, g.unit_class[l]);
         }
       }
-      width = hn::Load(kWords, g.width.data());
-      rest = hn::Load(kWords, g.rest.data());
-      magnitude = hn::Load(kWords, g.magnitude.data());
-      extra_bits = hn::Load(kWords, g.extra_bits.data());
+      width = hn::Load(kU32, g.width.data());
+      rest = hn::Load(kU32, g.rest.data());
+      magnitude = hn::Load(kU32, g.magnitude.data());
+      extra_bits = hn::Load(kU32, g.extra_bits.data());
     }
     coder.PopWide(width, rest);
     magnitude = hn::Add(magnitude, coder.PopBits(extra_bits));
     coder.Store(g);
-    hn::Store(hn::Sub(room, one), kWords, g.room.data());
+    hn::Store(hn::Sub(room, one), kU32, g.room.data());
 
     // Stepped() of every lane.
     constexpr std::uint32_t kTop = 1u << (8 * sizeof(Unit) - 1);
     constexpr std::uint32_t kAll = kTop | (kTop - 1);
-    const auto complement = hn::Set(kWords, tables.rule.order == Order::kSignMagnitude ? kTop - 1 : 0);
-    const auto top = hn::Set(kWords, kTop);
-    const auto swap = [&](Words v) HWY_ATTR {
-      return hn::Xor(v, hn::IfThenElseZero(hn::Ne(hn::And(v, top), hn::Zero(kWords)), complement));
+    const auto complement = hn::Set(kU32, tables.rule.order == Order::kSignMagnitude ? kTop - 1 : 0);
+    const auto top = hn::Set(kU32, kTop);
+    const auto swap = [&](VecU32 v) HWY_ATTR {
+      return hn::Xor(v, hn::IfThenElseZero(hn::Ne(hn::And(v, top), hn::Zero(kU32)), complement));
     };
-    const Words unit = hn::Load(kWords, g.unit.data());
-    const auto down = hn::MaskFromVec(hn::Load(kWords, g.down.data()));
-    const Words ordered = swap(unit);
-    const Words stepped = hn::IfThenElse(down, hn::Sub(ordered, magnitude), hn::Add(ordered, magnitude));
-    const Words new_unit = swap(hn::And(stepped, hn::Set(kWords, kAll)));
-    hn::Store(hn::Load(kWords, g.index.data()), kWords, g.index_of[event].data());
+    const VecU32 unit = hn::Load(kU32, g.unit.data());
+    const auto down = hn::MaskFromVec(hn::Load(kU32, g.down.data()));
+    const VecU32 ordinal = swap(unit);
+    const VecU32 stepped = hn::IfThenElse(down, hn::Sub(ordinal, magnitude), hn::Add(ordinal, magnitude));
+    const VecU32 new_unit = swap(hn::And(stepped, hn::Set(kU32, kAll)));
+    hn::Store(hn::Load(kU32, g.index.data()), kU32, g.index_of[event].data());
     if constexpr (kPacked) {
-      hn::Store(hn::Or(unit, hn::ShiftLeft<16>(new_unit)), kWords, g.old_of[event].data());
+      hn::Store(hn::Or(unit, hn::ShiftLeft<16>(new_unit)), kU32, g.old_of[event].data());
     } else {
-      hn::Store(unit, kWords, g.old_of[event].data());
-      hn::Store(new_unit, kWords, g.new_of[event].data());
+      hn::Store(unit, kU32, g.old_of[event].data());
+      hn::Store(new_unit, kU32, g.new_of[event].data());
     }
     for (; broken != 0; broken &= broken - 1) StopLane(g, LowestBit(broken), false, 0);
   }
@@ -642,8 +643,8 @@ void DecodeSparse(std::span<SparseTile> tiles, int unit_bytes, std::uint32_t* ti
       // Does not fit the lanes' 32 bits, and is rare.
       for (SparseTile& tile : tiles) DecodeTile<Unit>(tile, *tile.tables, times);
     } else {
-      LaneDecoder<Unit, true>(tiles).Run();
-      LaneDecoder<Unit, false>(tiles).Run();
+      LaneDecoder<Unit, true>(tiles).DecodeAll();
+      LaneDecoder<Unit, false>(tiles).DecodeAll();
     }
   });
 }

@@ -6,7 +6,7 @@
 // slower by a third.)
 #include "codec/kernels/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "codec/kernels/gap_kernels_simd.cc"
+#define HWY_TARGET_INCLUDE "codec/kernels/decode_gaps_simd.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, as highway demands.
 #include <hwy/highway.h>
@@ -29,7 +29,7 @@ namespace weightwire {
 namespace HWY_NAMESPACE {
 namespace {
 
-#include "codec/kernels/gap_decode-inl.h"
+#include "codec/kernels/decode_gaps-inl.h"
 #include "codec/kernels/simd_common-inl.h"
 
 // Changes whose lines of the base are asked for at once.
@@ -45,7 +45,7 @@ HWY_INLINE void PrefetchLines(const GapTile& tile, std::uint32_t position) {
 template <typename Unit, typename Gap>
 bool WalkGapVectors(const GapTile& tile, GapCursor& cursor) {
   constexpr std::uint32_t kCount = hn::MaxLanes(hn::ScalableTag<std::uint32_t>());
-  const hn::Rebind<Gap, decltype(kWords)> gaps_tag;
+  const hn::Rebind<Gap, decltype(kU32)> gaps_tag;
   const hn::Repartition<std::uint8_t, decltype(gaps_tag)> gap_bytes_tag;
   const std::uint8_t* const gaps = tile.stream.rest.data();
   const std::size_t gap_bytes = tile.stream.rest.size();
@@ -53,16 +53,16 @@ bool WalkGapVectors(const GapTile& tile, GapCursor& cursor) {
   const std::uint32_t until = std::min(cursor.found + kAskedAtOnce, tile.stream.changed);
   while (cursor.found < until && tile.stream.changed - cursor.found >= kCount &&
          gap_bytes - cursor.at >= kCount * sizeof(Gap)) {
-    const auto gap = hn::PromoteTo(kWords, hn::BitCast(gaps_tag, hn::LoadU(gap_bytes_tag, gaps + cursor.at)));
-    const auto changes = hn::Ne(gap, hn::Set(kWords, kLongestGap<Gap>));
-    const auto passed = hn::Add(gap, hn::IfThenElseZero(changes, hn::Set(kWords, 1)));
-    const auto after = hn::Add(RunningSums(passed), hn::Set(kWords, cursor.next));
+    const auto gap = hn::PromoteTo(kU32, hn::BitCast(gaps_tag, hn::LoadU(gap_bytes_tag, gaps + cursor.at)));
+    const auto changes = hn::Ne(gap, hn::Set(kU32, kLongestGap<Gap>));
+    const auto passed = hn::Add(gap, hn::IfThenElseZero(changes, hn::Set(kU32, 1)));
+    const auto after = hn::Add(RunningSums(passed), hn::Set(kU32, cursor.next));
     const std::uint32_t next = hn::ExtractLane(after, kCount - 1);
     if (next > tile.end) return false;
     std::uint32_t* to = tile.positions + cursor.found;
-    hn::StoreU(hn::Compress(hn::Sub(after, hn::Set(kWords, 1)), changes), kWords, to);
+    hn::StoreU(hn::Compress(hn::Sub(after, hn::Set(kU32, 1)), changes), kU32, to);
     for (std::uint32_t k = 0; k < kCount; ++k) PrefetchLines<Unit>(tile, to[k]);
-    cursor.found += static_cast<std::uint32_t>(std::popcount(MaskBits(kWords, changes)));
+    cursor.found += static_cast<std::uint32_t>(std::popcount(MaskBits(kU32, changes)));
     cursor.next = next;
     cursor.at += kCount * sizeof(Gap);
   }
@@ -140,12 +140,12 @@ void TakeWaiting(const WaitingChanges& waiting) {
   }
 }
 
-// Follows up decoded tiles, a piece at a time.
+// Follows up decoded tiles, a batch at a time.
 class FollowUps {
  public:
   explicit FollowUps(std::span<const GapTile> tiles) : tiles_(tiles) {}
 
-  // The next piece of the first `decoded` tiles; false if there is none.
+  // The next batch of the first `decoded` tiles; false if there is none.
   bool Next(std::size_t decoded) {
     for (; tile_ < decoded; ++tile_, at_ = 0) {
       const GapTile& tile = tiles_[tile_];
