@@ -51,6 +51,17 @@ void ThreadPool::ParallelFor(std::size_t count, const Body& body) {
   body_ = nullptr;
 }
 
+Status ThreadPool::TryParallelFor(std::size_t count, const FallibleBody& body) {
+  std::vector<Status> results(threads());
+  ParallelFor(count, [&](std::size_t index, std::size_t worker) {
+    if (results[worker].ok()) results[worker] = body(index, worker);
+  });
+  for (Status& result : results) {
+    if (!result.ok()) return std::move(result);
+  }
+  return Ok();
+}
+
 void ThreadPool::Work(std::size_t worker) {
   std::size_t seen_loops = 0;
   std::unique_lock lock(mutex_);

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/result.h"
+
 namespace weightwire {
 
 // The caller of ParallelFor is one of the threads, so a pool of one starts none and runs everything inline.
@@ -31,6 +33,11 @@ class ThreadPool {
   // the same worker overlap: it can pick a scratch buffer. Indices are handed out one by one, in rising order, to
   // whoever is free. The body must not throw.
   void ParallelFor(std::size_t count, const Body& body);
+
+  using FallibleBody = std::function<Status(std::size_t index, std::size_t worker)>;
+  // Works like ParallelFor. After an error a worker skips the rest of its indices. Returns the error of one worker, or
+  // Ok().
+  Status TryParallelFor(std::size_t count, const FallibleBody& body);
 
  private:
   void Work(std::size_t worker);

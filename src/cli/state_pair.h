@@ -9,7 +9,7 @@
 
 #include "codec/digest/digest.h"
 #include "codec/encode/encoder.h"
-#include "codec/encode/table_choice.h"
+#include "codec/encode/mode_choice.h"
 #include "tensor/layout.h"
 
 namespace weightwire {

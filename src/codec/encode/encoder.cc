@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <map>
 #include <memory>
+#include <utility>
 
+#include "codec/encode/class_rules.h"
+#include "codec/encode/delta_assembly.h"
+#include "codec/encode/entry_work.h"
 #include "codec/encode/tile_encoder.h"
-#include "codec/format/delta_index.h"
 #include "codec/format/gap_tile.h"
 #include "codec/format/units.h"
 #include "tensor/json.h"
@@ -19,33 +21,6 @@ namespace {
 // Entries are sampled and their tables chosen in groups of this many, which bounds the memory for samples.
 constexpr std::size_t kGroupEntries = 512;
 
-// Where a tile's stream lies until the file is put together.
-struct StoredStream {
-  std::size_t worker = 0;
-  std::size_t offset = 0;
-  std::uint32_t size = 0;
-};
-
-// An entry on its way: how it is coded, and what its tiles gave.
-struct Work {
-  const EncodeEntry* source = nullptr;
-  std::size_t position = 0;  // in the request
-  std::optional<BoxMap> map;
-  std::optional<Coding> coding;  // none: unchanged for certain
-  std::vector<StoredStream> streams;
-  std::vector<std::uint32_t> changed;       // per tile
-  std::vector<std::uint32_t> single_steps;  // per tile
-  std::vector<Digest> digest_change;        // per tile
-
-  [[nodiscard]] std::uint64_t Bytes() const {
-    return map->unit_count() * static_cast<std::uint64_t>(map->unit_bytes());
-  }
-  [[nodiscard]] std::uint32_t TileUnits() const { return 1u << coding->tile_log2; }
-  [[nodiscard]] std::size_t TileCount() const {
-    return static_cast<std::size_t>((map->unit_count() + TileUnits() - 1) >> coding->tile_log2);
-  }
-};
-
 // What one thread works with.
 struct Worker {
   explicit Worker(const Kernels& kernels) : encoder(kernels) {}
@@ -54,7 +29,6 @@ struct Worker {
   std::vector<ReplacedUnits> replaced;
   UndoBits kept;                   // what `replaced` points to
   std::vector<std::uint8_t> read;  // new units of the tiles in work, if they come from a reader in large batches
-  std::optional<Error> error;      // the first
 
   // For the next encoding: as new, but with the memory it has, unless an unusual state made that large. What was kept
   // has been given away, and may come back (EncodeScratch::Reuse).
@@ -67,7 +41,6 @@ struct Worker {
     if (encoder.memory_bytes() > kKeepBytes) encoder = TileEncoder(encoder.kernels());
     replaced.clear();
     kept = {};
-    error.reset();
   }
 };
 
@@ -91,27 +64,14 @@ class DeltaEncoder {
  private:
   Result<EncodedDelta> EncodeAll() {
     for (std::size_t begin = 0; begin < works_.size(); begin += kGroupEntries) {
-      const std::span<Work> group = std::span(works_).subspan(begin, std::min(kGroupEntries, works_.size() - begin));
+      const std::span<EntryWork> group =
+          std::span(works_).subspan(begin, std::min(kGroupEntries, works_.size() - begin));
       // Each group gets its share of the sets that are left, so that none is without.
       const std::size_t groups_left = (works_.size() - begin + kGroupEntries - 1) / kGroupEntries;
-      WW_RETURN_IF_ERROR(ChooseTables(group, (kMaxTableSets - sets_.size()) / groups_left));
+      WW_RETURN_IF_ERROR(ChooseCodingsOf(group, (kMaxTableSets - sets_.size()) / groups_left));
       WW_RETURN_IF_ERROR(EncodeTiles(group));
     }
     return Assemble();
-  }
-
-  // For every index, by all workers; the error of one of them, if there are any.
-  template <typename Function>
-  Status ForAll(std::size_t count, const Function& function) {
-    pool_.ParallelFor(count, [&](std::size_t index, std::size_t worker) {
-      std::optional<Error>& error = workers_[worker].error;
-      if (error.has_value()) return;
-      if (const Status status = function(index, worker); !status.ok()) error = status.error();
-    });
-    for (const Worker& worker : workers_) {
-      if (worker.error.has_value()) return *worker.error;
-    }
-    return Ok();
   }
 
   // All that can be wrong with it, before a base copy is touched.
@@ -127,7 +87,7 @@ class DeltaEncoder {
       if (entry.tensor < previous) return BadRequest("entries are not in the order of their tensors");
       previous = entry.tensor;
       const TensorSpec& spec = request_.layout_after->tensors()[entry.tensor];
-      Work work;
+      EntryWork work;
       work.source = &entry;
       work.position = i;
       if (entry.box.has_value()) {
@@ -149,94 +109,34 @@ class DeltaEncoder {
     return Ok();
   }
 
-  [[nodiscard]] const TensorSpec& SpecOf(const Work& work) const {
+  [[nodiscard]] const TensorSpec& SpecOf(const EntryWork& work) const {
     return request_.layout_after->tensors()[work.source->tensor];
   }
 
-  // What is looked at of the new units; `read` holds it, if it comes from a reader.
-  Result<NewUnits> UnitsToSample(const Work& work, std::vector<std::uint8_t>& read) const {
-    if (work.source->reader == nullptr) return NewUnits{work.source->new_bytes.data(), false};
-    WW_TRY(read, ReadSampleBlocks(*work.source->reader, work.map->unit_count(), work.map->unit_bytes(), thinning_));
-    return NewUnits{read.data(), true};
-  }
-
-  // The sample by the best of the candidate rules.
-  Result<SampledEntry> BestSample(const Work& work) const {
-    std::vector<std::uint8_t> read;
-    WW_TRY(const NewUnits new_units, UnitsToSample(work, read));
-    std::optional<SampledEntry> best;
-    std::uint64_t best_bits = 0;
-    for (const ClassRule& rule : CandidateRules(SpecOf(work).dtype)) {
-      SampledEntry entry{rule, TakeSample(work.source->old_bytes.data(), new_units, work.map->unit_count(),
-                                          work.map->unit_bytes(), rule, thinning_, kernels_)};
-      if (request_.may_move) entry.sample.complete = false;
-      const bool only = CandidateRules(SpecOf(work).dtype).size() == 1 || entry.sample.changed == 0;
-      const std::uint64_t bits = only ? 0 : EstimateBits(entry);
-      if (!best.has_value() || bits < best_bits) {
-        best = std::move(entry);
-        best_bits = bits;
-      }
-      if (only) break;
+  Status ChooseCodingsOf(std::span<EntryWork> group, std::size_t max_sets) {
+    std::vector<EntryToCode> entries;
+    entries.reserve(group.size());
+    for (const EntryWork& work : group) {
+      const EncodeEntry& source = *work.source;
+      entries.push_back({SpecOf(work).dtype, work.map->unit_count(), source.has_old, source.old_bytes.data(),
+                         source.new_bytes.data(), source.reader});
     }
-    return std::move(*best);
-  }
-
-  // Gaps mode has no tables: a count is enough, and is quick.
-  Status ChooseGaps(std::span<Work> group) {
-    return ForAll(group.size(), [&](std::size_t i, std::size_t) -> Status {
-      Work& work = group[i];
-      if (!work.source->has_old) {
-        work.coding = Coding{};
-        work.coding->tile_log2 = kWholeTileLog2;
-        return Ok();
-      }
-      std::vector<std::uint8_t> read;
-      WW_TRY(const NewUnits new_units, UnitsToSample(work, read));
-      ChangeCount counted = CountChanges(work.source->old_bytes.data(), new_units, work.map->unit_count(),
-                                         work.map->unit_bytes(), thinning_, kernels_);
-      if (request_.may_move) counted.complete = false;
-      if (counted.changed != 0 || !counted.complete) work.coding = GapsCoding(counted);
-      return Ok();
-    });
-  }
-
-  Status ChooseTables(std::span<Work> group, std::size_t max_sets) {
-    if (request_.coding == CodingRequest::kGaps) return ChooseGaps(group);
-    std::vector<std::optional<SampledEntry>> samples(group.size());
-    WW_RETURN_IF_ERROR(ForAll(group.size(), [&](std::size_t i, std::size_t) -> Status {
-      if (!group[i].source->has_old || request_.coding == CodingRequest::kWhole) return Ok();
-      WW_TRY(samples[i], BestSample(group[i]));
-      return Ok();
-    }));
-    std::vector<SampledEntry> sampled;
-    std::vector<std::size_t> owners;
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      if (!samples[i].has_value()) {
-        group[i].coding = Coding{};
-        group[i].coding->tile_log2 = kWholeTileLog2;
-      } else if (samples[i]->sample.changed != 0 || !samples[i]->sample.complete) {
-        sampled.push_back(std::move(*samples[i]));
-        owners.push_back(i);
-      }
-    }
-    const std::vector<Coding> codings = ChooseCodings(sampled, request_.coding, max_sets, sets_);
-    for (std::size_t k = 0; k < owners.size(); ++k) {
-      group[owners[k]].coding = codings[k];
-      if (codings[k].mode == EntryMode::kWhole) group[owners[k]].coding->tile_log2 = kWholeTileLog2;
-    }
+    WW_TRY(const auto codings,
+           ChooseModes(entries, {request_.coding, thinning_, request_.may_move}, max_sets, sets_, kernels_, pool_));
+    for (std::size_t i = 0; i < group.size(); ++i) group[i].coding = codings[i];
     return Ok();
   }
 
-  Status EncodeTiles(std::span<Work> group) {
+  Status EncodeTiles(std::span<EntryWork> group) {
     struct Job {
-      Work* work;
+      EntryWork* work;
       std::size_t first_tile;
       const ExpandedTables* tables;
     };
     std::vector<Job> jobs;
     // Many entries share a set, and of those many a scale.
     std::map<std::pair<std::size_t, int>, const ExpandedTables> expanded;
-    for (Work& work : group) {
+    for (EntryWork& work : group) {
       if (!work.coding.has_value()) continue;
       const ExpandedTables* tables = nullptr;
       if (HasTables(work.coding->mode)) {
@@ -250,13 +150,13 @@ class DeltaEncoder {
       work.digest_change.resize(tiles);
       for (std::size_t first = 0; first < tiles; first += kLanes) jobs.push_back({&work, first, tables});
     }
-    return ForAll(jobs.size(), [&](std::size_t i, std::size_t worker) {
+    return pool_.TryParallelFor(jobs.size(), [&](std::size_t i, std::size_t worker) {
       return EncodeJob(*jobs[i].work, jobs[i].first_tile, jobs[i].tables, worker);
     });
   }
 
   // Gives each tile its new units.
-  static Status ProvideNewUnits(const Work& work, std::uint64_t first_unit, std::span<TileInput> tiles,
+  static Status ProvideNewUnits(const EntryWork& work, std::uint64_t first_unit, std::span<TileInput> tiles,
                                 std::vector<std::uint8_t>& read) {
     const EncodeEntry& source = *work.source;
     const auto unit_bytes = static_cast<std::size_t>(work.map->unit_bytes());
@@ -283,7 +183,7 @@ class DeltaEncoder {
     return Ok();
   }
 
-  Status EncodeJob(Work& work, std::size_t first_tile, const ExpandedTables* tables, std::size_t worker_index) {
+  Status EncodeJob(EntryWork& work, std::size_t first_tile, const ExpandedTables* tables, std::size_t worker_index) {
     Worker& worker = workers_[worker_index];
     const int unit_bytes = work.map->unit_bytes();
     const std::size_t count = std::min(kLanes, work.TileCount() - first_tile);
@@ -328,7 +228,7 @@ class DeltaEncoder {
   }
 
   // Digest and count of one tile of a tensor that was not there before.
-  void AccountForNew(Work& work, std::size_t tile, const TileInput& input) const {
+  void AccountForNew(EntryWork& work, std::size_t tile, const TileInput& input) const {
     const std::uint64_t begin = std::uint64_t{tile} << work.coding->tile_log2;
     const auto unit_bytes = static_cast<std::uint64_t>(work.map->unit_bytes());
     work.changed[tile] = input.count;
@@ -342,7 +242,8 @@ class DeltaEncoder {
 
   // Digest, counts, the base copy and the old bits of one tile.
   template <typename Unit>
-  Status AccountFor(Work& work, std::size_t tile, const TileInput& input, Worker& worker, const TileChanges& changes) {
+  Status AccountFor(EntryWork& work, std::size_t tile, const TileInput& input, Worker& worker,
+                    const TileChanges& changes) {
     const std::uint64_t begin = std::uint64_t{tile} << work.coding->tile_log2;
     const std::span<const std::uint32_t> changed = changes.positions;
     work.changed[tile] = static_cast<std::uint32_t>(changed.size());
@@ -377,9 +278,9 @@ class DeltaEncoder {
   }
 
   template <typename Unit>
-  [[nodiscard]] std::uint32_t CountSingleSteps(const Work& work, const TileChanges& changes) const {
+  [[nodiscard]] std::uint32_t CountSingleSteps(const EntryWork& work, const TileChanges& changes) const {
     const Order order = HasTables(work.coding->mode) ? sets_[work.coding->table_set].rule.order
-                                                     : CandidateRules(SpecOf(work).dtype)[0].order;
+                                                     : CandidateClassRules(SpecOf(work).dtype)[0].order;
     std::uint32_t single_steps = 0;
     for (std::size_t c = 0; c < changes.positions.size(); ++c) {
       const Unit up = static_cast<Unit>(ToOrdinal(LoadUnit<Unit>(changes.new_units, c), order) -
@@ -389,84 +290,10 @@ class DeltaEncoder {
     return single_steps;
   }
 
-  // Of most modes this is known from the sample. Gaps mode has none, and steps of any size take more than they are.
-  static bool TakesLessWhole(const Work& work) {
-    if (work.coding->mode != EntryMode::kGaps) return false;
-    std::uint64_t bytes = 0;
-    for (const StoredStream& stream : work.streams) bytes += stream.size;
-    return bytes >= work.Bytes();
-  }
-
-  // All new bits of an entry; `read` holds those that come from a reader.
-  static Result<std::span<const std::uint8_t>> WholeBytes(const Work& work,
-                                                          std::deque<std::vector<std::uint8_t>>& read) {
-    // The base has what was read, digested and kept. Read again, it need not be the same.
-    if (work.source->has_old && work.source->update != nullptr) return work.source->old_bytes;
-    if (work.source->reader == nullptr) return work.source->new_bytes;
-    std::vector<std::uint8_t>& bytes = read.emplace_back(work.Bytes());
-    WW_RETURN_IF_ERROR(
-        ReadUnits(*work.source->reader, 0, work.map->unit_count(), work.map->unit_bytes(), bytes.data()));
-    return std::span<const std::uint8_t>(bytes);
-  }
-
   Result<EncodedDelta> Assemble() {
-    EncodedDelta delta;
-    std::deque<std::vector<std::uint8_t>> read;
-    delta.reports.resize(works_.size());
-    DeltaFileContents contents;
-    std::vector<bool> set_used(sets_.size(), false);
-    for (const Work& work : works_) {
-      EntryReport& report = delta.reports[work.position];
-      report.units = work.map->unit_count();
-      report.after = work.source->before;
-      if (!work.coding.has_value()) continue;
-      for (std::size_t tile = 0; tile < work.changed.size(); ++tile) {
-        report.changed += work.changed[tile];
-        report.single_steps += work.single_steps[tile];
-        report.after += work.digest_change[tile];
-      }
-      if (report.changed == 0 && work.source->has_old) continue;
-      IndexEntry entry;
-      entry.tensor = work.source->tensor;
-      entry.mode = TakesLessWhole(work) ? EntryMode::kWhole : work.coding->mode;
-      if (!work.map->is_whole_tensor()) entry.box = work.source->box;
-      entry.before = work.source->before;
-      entry.after = report.after;
-      if (entry.mode == EntryMode::kWhole) {
-        entry.whole_bytes = work.Bytes();
-        WW_TRY(const std::span<const std::uint8_t> bytes, WholeBytes(work, read));
-        contents.payload.push_back(bytes);
-        report.mode = "whole";
-      } else {
-        entry.table_set = work.coding->table_set;
-        entry.scale = work.coding->scale;
-        entry.tile_log2 = work.coding->tile_log2;
-        entry.changed = report.changed;
-        for (const StoredStream& stream : work.streams) {
-          entry.tile_bytes.push_back(stream.size);
-          const std::span<const std::uint8_t> all = workers_[stream.worker].streams;
-          contents.payload.push_back(all.subspan(stream.offset, stream.size));
-        }
-        if (HasTables(entry.mode)) set_used[entry.table_set] = true;
-        report.mode = entry.mode == EntryMode::kDense  ? "dense"
-                      : entry.mode == EntryMode::kGaps ? "gaps"
-                      : sets_[entry.table_set].uniform ? "uniform"
-                                                       : "conditioned";
-      }
-      report.payload_bytes = entry.PayloadBytes();
-      contents.index.entries.push_back(std::move(entry));
-    }
-    // Sets that were chosen for entries that turned out unchanged are not written.
-    std::vector<std::size_t> new_number(sets_.size());
-    for (std::size_t i = 0; i < sets_.size(); ++i) {
-      new_number[i] = contents.sets.size();
-      if (set_used[i]) contents.sets.push_back(sets_[i]);
-    }
-    for (IndexEntry& entry : contents.index.entries) {
-      if (HasTables(entry.mode)) entry.table_set = new_number[entry.table_set];
-    }
-    DescribeStates(contents.index, delta);
-    WW_TRY(delta.unsealed, AssembleDeltaFile(contents));
+    std::vector<const std::vector<std::uint8_t>*> streams;
+    for (const Worker& worker : workers_) streams.push_back(&worker.streams);
+    WW_TRY(EncodedDelta delta, AssembleDelta(request_, {works_, streams, sets_}));
     if (request_.seal) delta.file = std::exchange(delta.unsealed, {}).Seal();
     for (Worker& worker : workers_) {
       delta.replaced.insert(delta.replaced.end(), worker.replaced.begin(), worker.replaced.end());
@@ -476,34 +303,11 @@ class DeltaEncoder {
     return delta;
   }
 
-  // Layouts and, for a whole delta, state digests.
-  void DescribeStates(DeltaIndex& index, EncodedDelta& delta) const {
-    const Layout& before = *request_.layout_before;
-    const Layout& after = *request_.layout_after;
-    index.layout_hash = before.hash();
-    index.aliases = before.aliases();
-    if (!(before == after)) index.layout_change = CompareLayouts(before, after);
-    if (!request_.digests_before.has_value()) return;
-    delta.digests_after.resize(after.size());
-    for (std::size_t i = 0; i < after.size(); ++i) {
-      const std::optional<std::size_t> old_index = before.FindSame(after.tensors()[i]);
-      if (old_index.has_value()) delta.digests_after[i] = (*request_.digests_before)[*old_index];
-    }
-    for (const Work& work : works_) {
-      const EntryReport& report = delta.reports[work.position];
-      delta.digests_after[work.source->tensor] += report.after - work.source->before;
-    }
-    index.state = {StateDigest(before, *request_.digests_before), StateDigest(after, delta.digests_after)};
-  }
-
-  // Ranges in which whole entries are digested.
-  static constexpr int kWholeTileLog2 = kMaxTileLog2;
-
   const EncodeRequest& request_;
   const Kernels& kernels_;
   ThreadPool& pool_;
   const std::span<Worker> workers_;
-  std::vector<Work> works_;
+  std::vector<EntryWork> works_;
   std::vector<TableSet> sets_;
   std::uint64_t thinning_ = 1;
 };

@@ -19,7 +19,7 @@
 #include "base/threads.h"
 #include "codec/digest/digest.h"
 #include "codec/digest/state.h"
-#include "codec/encode/table_choice.h"
+#include "codec/encode/mode_choice.h"
 #include "codec/encode/undo_bits.h"
 #include "codec/encode/unit_reader.h"
 #include "codec/format/box.h"

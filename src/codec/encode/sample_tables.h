@@ -1,5 +1,5 @@
 // The tables that suit a sample, and what they cost: what the choice between tables and modes rests on
-// (table_choice.h). Integers only.
+// (mode_choice.h). Integers only.
 #pragma once
 
 #include <array>

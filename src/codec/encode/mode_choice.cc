@@ -1,4 +1,4 @@
-#include "codec/encode/table_choice.h"
+#include "codec/encode/mode_choice.h"
 
 #include <algorithm>
 #include <array>
@@ -6,6 +6,7 @@
 #include <memory>
 #include <tuple>
 
+#include "codec/encode/class_rules.h"
 #include "codec/encode/sample_tables.h"
 
 namespace weightwire {
@@ -154,9 +155,9 @@ class Chooser {
 
   Coding CodingOf(const Option& option, const Sample& sample) {
     Coding coding;
+    if (option.mode == EntryMode::kWhole) return kWholeCoding;
     coding.mode = option.mode;
     coding.scale = option.scale;
-    if (option.mode == EntryMode::kWhole) return coding;
     const unsigned tile_bytes = option.mode == EntryMode::kGaps ? kGapTileBytes : kTileBytes;
     coding.tile_log2 = TileLog2(option.cost, std::max<std::uint64_t>(1, sample.units), tile_bytes);
     if (option.mode == EntryMode::kDense) coding.tile_log2 = std::min(coding.tile_log2, kMaxDenseTileLog2);
@@ -232,47 +233,16 @@ class Chooser {
   std::array<std::optional<std::size_t>, kTableKinds> shared_index_;
 };
 
-}  // namespace
+// --- samples ---
 
-std::span<const ClassRule> CandidateRules(DType dtype) {
-  constexpr Order kInt = Order::kInteger;
-  constexpr Order kFloat = Order::kSignMagnitude;
-  static constexpr std::array<ClassRule, 4> kByte = {
-      {{3, 4, 0, kFloat}, {2, 5, 0, kFloat}, {4, 4, 0, kInt}, {0, 0, 0, kInt}}};
-  static constexpr std::array<ClassRule, 3> kShort = {{{7, 8, 0, kFloat}, {10, 5, 0, kFloat}, {0, 0, 0, kInt}}};
-  static constexpr std::array<ClassRule, 2> kWord = {{{23, 8, 0, kFloat}, {0, 0, 0, kInt}}};
-  static constexpr std::array<ClassRule, 1> kLong = {{{55, 8, 0, kFloat}}};
-  static constexpr std::array<ClassRule, 1> kPlain = {{{0, 0, 0, kInt}}};
-  const auto one = [](auto& rules, std::size_t k) { return std::span<const ClassRule>(rules).subspan(k, 1); };
-  switch (dtype) {
-    case DType::kBF16:
-      return one(kShort, 0);
-    case DType::kF16:
-      return one(kShort, 1);
-    case DType::kF32:
-      return one(kWord, 0);
-    case DType::kF64:
-      return kLong;
-    case DType::kF8E4M3:
-    case DType::kF8E4M3Fnuz:
-      return one(kByte, 0);
-    case DType::kF8E5M2:
-    case DType::kF8E5M2Fnuz:
-      return one(kByte, 1);
-    case DType::kU8:
-    case DType::kI8:
-      return kByte;
-    case DType::kU16:
-    case DType::kI16:
-      return kShort;
-    case DType::kU32:
-    case DType::kI32:
-      return kWord;
-    default:
-      return kPlain;
-  }
+// The new units that a sample looks at. `read` holds them if a reader makes them.
+Result<NewUnits> UnitsToSample(const EntryToCode& entry, const ModeRequest& request, std::vector<std::uint8_t>& read) {
+  if (entry.reader == nullptr) return NewUnits{entry.new_units, false};
+  WW_TRY(read, ReadSampleBlocks(*entry.reader, entry.units, UnitBytes(entry.dtype), request.thinning));
+  return NewUnits{read.data(), true};
 }
 
+// Estimates the bits of an entry with tables of its own, to choose between candidate rules.
 std::uint64_t EstimateBits(const SampledEntry& entry) {
   const TableKind kind = entry.rule.bits == 0 ? TableKind::kUniform : TableKind::kConditioned;
   const TableSet set = BuildSet(entry.sample, entry.rule, kind);
@@ -281,13 +251,71 @@ std::uint64_t EstimateBits(const SampledEntry& entry) {
   return static_cast<std::uint64_t>((cost + TableCost(set)) >> kCostBits);
 }
 
-Coding GapsCoding(const ChangeCount& counted) {
+// Samples an entry by the best of the candidate rules.
+Result<SampledEntry> BestSample(const EntryToCode& entry, const ModeRequest& request, const Kernels& kernels) {
+  std::vector<std::uint8_t> read;
+  WW_TRY(const NewUnits new_units, UnitsToSample(entry, request, read));
+  const std::span<const ClassRule> rules = CandidateClassRules(entry.dtype);
+  std::optional<SampledEntry> best;
+  std::uint64_t best_bits = 0;
+  for (const ClassRule& rule : rules) {
+    SampledEntry sampled{rule, TakeSample(entry.old_units, new_units, entry.units, UnitBytes(entry.dtype), rule,
+                                          request.thinning, kernels)};
+    if (request.may_move) sampled.sample.complete = false;
+    const bool only = rules.size() == 1 || sampled.sample.changed == 0;
+    const std::uint64_t bits = only ? 0 : EstimateBits(sampled);
+    if (!best.has_value() || bits < best_bits) {
+      best = std::move(sampled);
+      best_bits = bits;
+    }
+    if (only) break;
+  }
+  return std::move(*best);
+}
+
+// Gaps mode has no tables: a count is enough, and is quick. nullopt if nothing changes.
+Result<std::optional<Coding>> ChooseGaps(const EntryToCode& entry, const ModeRequest& request, const Kernels& kernels) {
+  std::vector<std::uint8_t> read;
+  WW_TRY(const NewUnits new_units, UnitsToSample(entry, request, read));
+  const ChangeCount counted =
+      CountChanges(entry.old_units, new_units, entry.units, UnitBytes(entry.dtype), request.thinning, kernels);
+  if (counted.changed == 0 && counted.complete && !request.may_move) return std::optional<Coding>();
   // A gap and half a byte for each change; what else there is does not matter for the size of tiles.
   const Cost cost = Cost{counted.changed} * 12 << kCostBits;
   Coding coding;
   coding.mode = EntryMode::kGaps;
   coding.tile_log2 = TileLog2(cost, std::max<std::uint64_t>(1, counted.units_sampled), kGapTileBytes);
-  return coding;
+  return std::optional<Coding>(coding);
+}
+
+}  // namespace
+
+Result<std::vector<std::optional<Coding>>> ChooseModes(std::span<const EntryToCode> entries, const ModeRequest& request,
+                                                       std::size_t max_sets, std::vector<TableSet>& sets,
+                                                       const Kernels& kernels, ThreadPool& pool) {
+  std::vector<std::optional<Coding>> codings(entries.size());
+  std::vector<std::optional<SampledEntry>> samples(entries.size());
+  WW_RETURN_IF_ERROR(pool.TryParallelFor(entries.size(), [&](std::size_t i, std::size_t) -> Status {
+    if (!entries[i].has_old || request.coding == CodingRequest::kWhole) {
+      codings[i] = kWholeCoding;
+    } else if (request.coding == CodingRequest::kGaps) {
+      WW_TRY(codings[i], ChooseGaps(entries[i], request, kernels));
+    } else {
+      WW_TRY(samples[i], BestSample(entries[i], request, kernels));
+    }
+    return Ok();
+  }));
+  std::vector<SampledEntry> sampled;
+  std::vector<std::size_t> owners;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (!samples[i].has_value() || (samples[i]->sample.changed == 0 && samples[i]->sample.complete)) continue;
+    sampled.push_back(std::move(*samples[i]));
+    owners.push_back(i);
+  }
+  if (sampled.empty()) return codings;
+  const std::vector<Coding> chosen = ChooseCodings(sampled, request.coding, max_sets, sets);
+  for (std::size_t k = 0; k < owners.size(); ++k) codings[owners[k]] = chosen[k];
+  return codings;
 }
 
 std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingRequest request, std::size_t max_sets,
@@ -313,6 +341,10 @@ std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingR
     for (std::size_t k = 0; k < members.size(); ++k) codings[members[k]] = chosen[k];
   }
   return codings;
+}
+
+bool IsSmallerWhole(const Coding& coding, std::uint64_t coded_bytes, std::uint64_t whole_bytes) {
+  return coding.mode == EntryMode::kGaps && coded_bytes >= whole_bytes;
 }
 
 }  // namespace weightwire

@@ -1,10 +1,11 @@
-#include "codec/encode/table_choice.h"
+#include "codec/encode/mode_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
+#include "codec/encode/class_rules.h"
 #include "codec/format/delta_file.h"
 #include "codec/models.h"
 
@@ -20,7 +21,7 @@ constexpr std::size_t kUnits = 4096;
 // own pay for every one of them.
 std::vector<SampledEntry> EntriesThatWantTheirOwn(std::size_t count) {
   std::mt19937_64 random(1);
-  const ClassRule rule = CandidateRules(DType::kBF16)[0];
+  const ClassRule rule = CandidateClassRules(DType::kBF16)[0];
   std::vector<SampledEntry> entries;
   for (std::size_t i = 0; i < count; ++i) {
     Bytes old_units;
