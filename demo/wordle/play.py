@@ -8,7 +8,7 @@ from wordle.tokens import BEGINNING, answer_tokens, guess_of
 
 
 @dataclass
-class Played:
+class PlayedGame:
     turns: list = field(default_factory=list)  # (prompt, tokens, log-probabilities)
     guesses: list = field(default_factory=list)
     solved: bool = False
@@ -18,7 +18,7 @@ class Played:
 async def play(ask, generate, task):
     """One game. `ask(path, body)` goes to the environment; `generate(prompt)` gives tokens and log-probabilities."""
     game = await ask("/games", {"task": task})
-    played = Played()
+    played = PlayedGame()
     tokens = list(BEGINNING)
     while True:
         new, log_probabilities = await generate(tokens)

@@ -1,4 +1,4 @@
-"""The demo's game: marks as in Wordle, repeated letters included, and a service that nothing can crash."""
+"""The demo's game: marks as in Wordle, repeated letters included, and a server that no request can crash."""
 
 import http.client
 import itertools
@@ -12,7 +12,7 @@ from test_command_roundtrip import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "demo"))
 
-from wordle import rules, service, tokens
+from wordle import environment_server, rules, tokens
 from wordle.words import words
 
 
@@ -72,12 +72,12 @@ def test_words_are_five_letters_and_differ():
         words(1_000_000)
 
 
-# --- the service ---
+# --- the environment server ---
 
 
 @pytest.fixture(scope="module")
 def running():
-    server = service.Service(0, 48, 3)
+    server = environment_server.EnvironmentServer(0, 48, 3)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -138,7 +138,7 @@ def test_a_malformed_guess_is_part_of_the_game(post, guess):
         ("/games", {"task": "1"}, 400),
         ("/games/none/guess", {"guess": "crane"}, 404),
         ("/elsewhere", {}, 404),
-        ("/games", b" " * (service.MOST_BYTES + 1), 413),
+        ("/games", b" " * (environment_server.MOST_BYTES + 1), 413),
     ],
 )
 def test_what_is_not_understood_is_refused_and_the_service_goes_on(post, path, body, status):
@@ -164,9 +164,9 @@ def test_a_request_that_does_not_say_its_length_is_refused(running):
 def test_the_oldest_game_is_forgotten(running):
     environment = running.environment
     first = environment.begin({"task": 0})["game"]
-    for task in range(service.MOST_GAMES):
+    for task in range(environment_server.MOST_GAMES):
         environment.begin({"task": task})
-    with pytest.raises(service.Refused):
+    with pytest.raises(environment_server.RequestError):
         environment.guess(first, {"guess": "crane"})
 
 

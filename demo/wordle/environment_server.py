@@ -1,12 +1,11 @@
-"""The environment: a service over HTTP that holds the secrets and answers guesses.
+"""The environment: an HTTP server that has the secrets and answers guesses.
 
     POST /games {"task": 17}                 -> {"game": "…", "length": 5, "guesses": 3}
     POST /games/ID/guess {"guess": "crane"}  -> {"marks": "XYXXG", "valid": true, "done": false, "solved": false}
     GET /health
 
 A task is always the same secret. When a game is done, the answer has its "reward". A guess that is not five letters is
-part of the game, and gets no marks (null). What is not understood is answered with a status of 400, 404, 409 or 413,
-and a sentence.
+part of the game, and gets no marks (null). An invalid request gets a status of 400, 404, 409 or 413, and a sentence.
 """
 
 import argparse
@@ -27,7 +26,7 @@ MOST_BYTES = 4096  # of a request
 SECONDS = 60  # a connection may be silent
 
 
-class Refused(Exception):
+class RequestError(Exception):
     def __init__(self, status, sentence):
         super().__init__(sentence)
         self.status = status
@@ -49,7 +48,7 @@ class Environment:
     def begin(self, body):
         task = body.get("task")
         if not isinstance(task, int) or isinstance(task, bool) or not 0 <= task < 2**63:
-            raise Refused(400, "task must be a whole number from 0 on")
+            raise RequestError(400, "task must be a whole number from 0 on")
         name = uuid.uuid4().hex
         with self._lock:
             self._games[name] = Game(self.secret_of(task), self._known, self._guesses)
@@ -59,13 +58,13 @@ class Environment:
 
     def guess(self, name, body):
         if "guess" not in body:
-            raise Refused(400, 'a guess is given as {"guess": "crane"}')
+            raise RequestError(400, 'a guess is given as {"guess": "crane"}')
         with self._lock:
             game = self._games.get(name)
             if game is None:
-                raise Refused(404, "there is no such game, or it was long ago")
+                raise RequestError(404, "there is no such game, or it was long ago")
             if game.done:
-                raise Refused(409, "this game is over")
+                raise RequestError(409, "this game is over")
             marks = game.guess(body["guess"])
             answer = {"marks": marks, "valid": game.made[-1][2], "done": game.done, "solved": game.solved}
             if game.done:
@@ -88,9 +87,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         try:
             self._answer(200, self._route(self._body()))
-        except Refused as refused:
-            self.close_connection = self.close_connection or refused.status == 413
-            self._answer(refused.status, {"error": str(refused)})
+        except RequestError as error:
+            self.close_connection = self.close_connection or error.status == 413
+            self._answer(error.status, {"error": str(error)})
 
     def _route(self, body):
         match self.path.strip("/").split("/"):
@@ -98,19 +97,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return self.server.environment.begin(body)
             case ["games", name, "guess"]:
                 return self.server.environment.guess(name, body)
-        raise Refused(404, "there is nothing here")
+        raise RequestError(404, "there is nothing here")
 
     def _body(self):
         length = self.headers.get("content-length", "")
         if not length.isdecimal() or int(length) > MOST_BYTES:
             # The rest of the connection cannot be told from what was not read.
-            raise Refused(413, f"a request has at most {MOST_BYTES} bytes, and says how many")
+            raise RequestError(413, f"a request has at most {MOST_BYTES} bytes, and says how many")
         try:
             body = json.loads(self.rfile.read(int(length)))
         except (ValueError, RecursionError):
-            raise Refused(400, "the body is not JSON") from None
+            raise RequestError(400, "the body is not JSON") from None
         if not isinstance(body, dict):
-            raise Refused(400, "the body is not a JSON object")
+            raise RequestError(400, "the body is not a JSON object")
         return body
 
     def _answer(self, status, body):
@@ -127,7 +126,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Service(http.server.ThreadingHTTPServer):
+class EnvironmentServer(http.server.ThreadingHTTPServer):
     request_queue_size = 256
     daemon_threads = True
 
@@ -147,7 +146,7 @@ def main():
     parser.add_argument("--words", type=int, default=48)
     parser.add_argument("--guesses", type=int, default=3)
     arguments = parser.parse_args()
-    Service(arguments.port, arguments.words, arguments.guesses).serve_forever()
+    EnvironmentServer(arguments.port, arguments.words, arguments.guesses).serve_forever()
 
 
 if __name__ == "__main__":

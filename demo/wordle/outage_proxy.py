@@ -1,6 +1,6 @@
-"""Stands before a bucket's service and lets nobody through while a file is there: a bucket that fails for a while.
+"""A proxy before a bucket's service. While a file exists it cuts all connections, as if the bucket failed.
 
-python -m wordle.gate --port N --to HOST:PORT --closed FILE
+python -m wordle.outage_proxy --port N --to HOST:PORT --while FILE
 """
 
 import argparse
@@ -8,24 +8,24 @@ import asyncio
 import contextlib
 import os
 
-PIECE = 1 << 16
-LOOK_SECONDS = 0.05
+BLOCK_BYTES = 1 << 16
+CHECK_SECONDS = 0.05
 
 
 async def copy(reader, writer):
     try:
-        while piece := await reader.read(PIECE):
-            writer.write(piece)
+        while block := await reader.read(BLOCK_BYTES):
+            writer.write(block)
             await writer.drain()
     finally:
         writer.close()
 
 
-async def serve(port, host, to_port, closed):
+async def serve(port, host, to_port, outage_file):
     open_connections = set()
 
     async def connected(reader, writer):
-        if os.path.exists(closed):
+        if os.path.exists(outage_file):
             writer.transport.abort()
             return
         open_connections.add(writer)
@@ -37,20 +37,20 @@ async def serve(port, host, to_port, closed):
 
     async with await asyncio.start_server(connected, "127.0.0.1", port):
         while True:
-            if os.path.exists(closed):
+            if os.path.exists(outage_file):
                 for writer in open_connections:
                     writer.transport.abort()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--to", required=True)
-    parser.add_argument("--closed", required=True)
+    parser.add_argument("--while", required=True, dest="outage_file")
     arguments = parser.parse_args()
     host, _, to_port = arguments.to.partition(":")
-    asyncio.run(serve(arguments.port, host, int(to_port), arguments.closed))
+    asyncio.run(serve(arguments.port, host, int(to_port), arguments.outage_file))
 
 
 if __name__ == "__main__":
