@@ -10,8 +10,10 @@
 {'w': array([1., 1., 1.], dtype=float32)}
 """
 
-from weightwire._published import Fp8
-from weightwire.changes import TensorChange
+from weightwire._fp8 import Fp8
+from weightwire._load import load, load_async
+from weightwire._ticket import Ticket, TicketStats
+from weightwire._update import TensorChange, Update
 from weightwire.errors import (
     CorruptError,
     InvalidArgumentError,
@@ -25,8 +27,8 @@ from weightwire.errors import (
     WaitTimeout,
     WeightwireError,
 )
-from weightwire.follower import Follower, FollowerStats, Update, load, load_async
-from weightwire.publisher import Publisher, PublisherStats, Ticket, TicketStats
+from weightwire.follower import Follower, FollowerStats
+from weightwire.publisher import Publisher, PublisherStats
 
 __version__ = "0.1.0"
 __all__ = [

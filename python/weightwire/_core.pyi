@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from weightwire._publisher_options import CoreOptions, RankOptions
+
 class Reader: ...
 class Borrowed: ...
 
@@ -28,7 +30,7 @@ class Ticket:
     def wait(self, timeout: float | None) -> bool: ...
 
 class Publisher:
-    def __init__(self, url: str, options: dict[str, Any], /) -> None: ...
+    def __init__(self, url: str, options: CoreOptions, /) -> None: ...
     def publish(
         self,
         tensors: list[tuple[str, str, tuple[int, ...], Any]],
@@ -47,7 +49,7 @@ class RankPublisher:
     def __init__(
         self,
         url: str,
-        options: dict[str, Any],
+        options: RankOptions,
         tensors: list[tuple[str, str, tuple[int, ...]]],
         aliases: dict[str, str],
         boxes: list[tuple[str, tuple[int, ...], tuple[int, ...]]],

@@ -1,17 +1,17 @@
-"""Objects that a fork of their process has only a copy of: it has none of their threads."""
+"""Detects a fork, which has a copy of an object, but none of its threads."""
 
 from __future__ import annotations
 
 import os
 
 
-class Process:
-    """The process that made an object."""
+class OwnerProcess:
+    """The process that made an object, which alone may use or end it."""
 
     def __init__(self) -> None:
         self._id = os.getpid()
 
     @property
     def is_a_fork(self) -> bool:
-        """Whether this process has only a copy: then it is not its to use or to end."""
+        """Whether this process is another one, with a copy of the object."""
         return os.getpid() != self._id

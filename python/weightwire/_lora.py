@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from weightwire._published import Kept, Lazy
+from weightwire._conversion import LazyCache, LazyTensor
 from weightwire.errors import InvalidArgumentError
 
 Lora = Literal["adapter", "merged"]
@@ -16,7 +16,7 @@ def is_peft(model: Any) -> bool:
 
 
 def adapter_tensors(model: Any) -> dict[str, Any]:
-    """As `save_pretrained` of PEFT names them."""
+    """The adapter's tensors, under the names that PEFT's `save_pretrained` uses."""
     from peft import get_peft_model_state_dict
 
     return dict(get_peft_model_state_dict(model, adapter_name=_only_adapter(model)))
@@ -42,12 +42,12 @@ def _only_adapter(model: Any) -> str:
 
 
 def merged_tensors(model: Any) -> dict[str, Any]:
-    """The tensors of the model without adapters, as merge_and_unload would leave them. Each is made when it is read."""
+    """The tensors that merge_and_unload would leave. Merged ones are made when they are read."""
     base = model.get_base_model()
     adapted = {name: module for name, module in base.named_modules() if hasattr(module, "get_delta_weight")}
     _refuse_unmergeable(base, _active(model))
     tensors = {}
-    kept = Kept()
+    cache = LazyCache()
     for name, tensor in base.state_dict().items():
         owner, _, leaf = name.rpartition(".")
         if any(part.startswith("lora_") for part in name.split(".")):
@@ -68,12 +68,12 @@ def merged_tensors(model: Any) -> dict[str, Any]:
         if module is None or owner == module_name or leaf != "weight":
             tensors[plain] = tensor
             continue
-        tensors[plain] = _merged(module, tensor, _active(model), kept)
+        tensors[plain] = _merged(module, tensor, _active(model), cache)
     return tensors
 
 
 def _refuse_unmergeable(base: Any, adapters: list[str]) -> None:
-    """What would be left out without a word, or put together wrongly."""
+    """Raises for adapters whose merge would be incomplete or wrong."""
     for name, module in base.named_modules():
         scaling = getattr(module, "scaling", None)  # of a layer with adapters; others call a number so
         here = [adapter for adapter in adapters if isinstance(scaling, dict) and adapter in scaling]
@@ -103,7 +103,7 @@ def _active(model: Any) -> list[str]:
     return list(active() if callable(active) else active)
 
 
-def _merged(module: Any, weight: Any, adapters: list[str], kept: Kept) -> Any:
+def _merged(module: Any, weight: Any, adapters: list[str], cache: LazyCache) -> Any:
     here = [adapter for adapter in adapters if adapter in getattr(module, "scaling", {})]
     if module.merged or not here:
         return weight
@@ -117,4 +117,4 @@ def _merged(module: Any, weight: Any, adapters: list[str], kept: Kept) -> Any:
                 merged += module.get_delta_weight(adapter)
             return merged
 
-    return Lazy(make, weight.dtype, tuple(weight.shape), weight.device, kept)
+    return LazyTensor(make, weight.dtype, tuple(weight.shape), weight.device, cache)

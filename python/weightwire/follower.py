@@ -9,19 +9,20 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import Any, overload
 
-from weightwire import _arrays, _core
-from weightwire._checks import seconds, whole_number
-from weightwire._forks import Process
-from weightwire._state import target_of
-from weightwire.changes import TensorChange
+from weightwire import _core
+from weightwire._arguments import seconds, whole_number
+from weightwire._deadline import Deadline
+from weightwire._forks import OwnerProcess
+from weightwire._target_arrays import target_arrays
+from weightwire._update import Update
 from weightwire.errors import InvalidArgumentError, UnavailableError, WaitTimeout
 
 
 @dataclass(frozen=True)
 class FollowerStats:
-    """How a follower stands just now."""
+    """How a follower currently stands."""
 
     version: int | None
     """The version that the target holds."""
@@ -49,91 +50,22 @@ class FollowerStats:
         return self.newest + 1 if self.version is None else max(0, self.newest - self.version)
 
 
-class Update:
-    """A change of the target to a newer version: fetched, verified and staged, and not applied yet."""
-
-    def __init__(self, follower: Follower, before: FollowerStats, after: FollowerStats) -> None:
-        self._follower = follower
-        self.from_version = before.version
-        """The version that the target holds before; None if none."""
-        assert after.staged is not None
-        self.version: int = after.staged
-        """The version that it holds after."""
-        self.bytes_fetched = after.bytes_fetched - before.bytes_fetched
-        self.seconds: float | None = None
-        """How long apply() took."""
-
-    @property
-    def changes(self) -> list[TensorChange] | None:
-        """What it changes, by tensor; None for a whole load, where everything may change. Only before it is applied.
-
-        >>> import tempfile
-        >>> import numpy as np
-        >>> import weightwire as ww
-        >>> weights = {"w": np.zeros(4, np.float32)}
-        >>> bucket = tempfile.mkdtemp()
-        >>> with ww.Publisher(bucket, weights) as publisher:
-        ...     ticket = publisher.publish(step=0)
-        ...     ticket = publisher.publish(1, {"w": np.array([0, 0, 1, 0], np.float32)})
-        >>> with ww.Follower(bucket, weights) as follower:
-        ...     (change,) = follower.poll().changes
-        >>> change.name, change.positions, change.new_bits.view(np.float32)
-        ('w', array([2]), array([1.], dtype=float32))
-        """
-        staged = self._follower._staged(self)
-        if staged is None:
-            return None
-        return [
-            TensorChange(name, dtype, shape, unit_bytes, whole, tuple(pieces))
-            for name, dtype, shape, unit_bytes, whole, pieces in staged[1]
-        ]
-
-    @property
-    def changes_layout(self) -> bool:
-        """Whether names, types or shapes change too. Only before it is applied."""
-        staged = self._follower._staged(self)
-        return staged is not None and bool(staged[0])
-
-    def apply(self) -> Update:
-        """Writes it to the target. Nothing is written if it is not exact."""
-        start = time.monotonic()
-        self._follower._apply(self)
-        self.seconds = time.monotonic() - start
-        return self
-
-    def undo(self) -> None:
-        """Takes it back; the follower then stands still on the version before, until `stand_still(None)`. The first
-        load cannot be taken back, nor any whole load of a mirror: what was there before is not kept."""
-        self._follower._undo(self)
-
-    def __repr__(self) -> str:
-        return f"<Update from version {self.from_version} to {self.version}>"
-
-
-class _Wanted:
-    """What somebody waits for."""
+class _Wait:
+    """One call of `wait`: the wanted version, the deadline and the result."""
 
     def __init__(self, version: int | None, timeout: float | None) -> None:
         self.version = None if version is None else whole_number("version", version)
         self.update: Update | None = None
-        """None also where the version is held already."""
+        """None also if the target holds the version already."""
         self.trouble = ""
-        self._timeout = timeout
-        self._deadline = None if timeout is None else time.monotonic() + timeout
-
-    def left(self) -> float | None:
-        """Seconds; None if there is no end to them."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        self.deadline = Deadline(timeout)
 
     def pause(self, seconds: float) -> float:
-        """How long to wait before the next look; raises if there is to be none."""
-        if self._deadline is None:
-            return seconds
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        """How long to wait before the next poll. Raises on timeout."""
+        if self.deadline.is_over:
             what = "a newer version" if self.version is None else f"version {self.version}"
-            raise WaitTimeout(f"{what} did not come within {self._timeout} seconds{self.trouble}")
-        return min(seconds, left)
+            raise WaitTimeout(f"{what} did not come within {self.deadline.timeout} seconds{self.trouble}")
+        return self.deadline.left(seconds)
 
 
 class Follower:
@@ -198,11 +130,11 @@ class Follower:
         self._pending: Update | None = None
         self._applied: Update | None = None
         self._loaded: Update | None = None
-        self._limit: tuple[int | None, bool] = (None, False)  # as the user wants it
-        self._steps_only = False
+        self._pin: tuple[int | None, bool] = (None, False)  # as the user wants it
+        self._stops_at_next = False
         self._core = _core.Follower(
             os.fspath(run),
-            target_of(target) if isinstance(target, Mapping) else os.fspath(target),
+            target_arrays(target) if isinstance(target, Mapping) else os.fspath(target),
             {
                 "name": name,
                 "adopt": arrays if adopt is None else adopt,
@@ -212,7 +144,7 @@ class Follower:
                 "bytes_per_second": whole_number("bytes_per_second", bytes_per_second),
             },
         )
-        self._process = Process()
+        self._process = OwnerProcess()
 
     @property
     def stats(self) -> FollowerStats:
@@ -256,20 +188,20 @@ class Follower:
         None if the target holds that version already. Raises `WaitTimeout` when the time is up. Trouble that may pass
         is waited out.
         """
-        wanted = _Wanted(version, timeout)
-        while not self._has(wanted):
-            time.sleep(wanted.pause(self._poll_seconds))
-        return wanted.update
+        wait = _Wait(version, timeout)
+        while not self._try(wait):
+            time.sleep(wait.pause(self._poll_seconds))
+        return wait.update
 
     def __iter__(self) -> Iterator[Update]:
-        """Every version that comes from now on, one at a time and without end, also while it stands still; apply each
-        before the next."""
+        """Yields every version from now on, one at a time and without end; apply each before the next. Waits while the
+        follower is pinned."""
         while True:
-            self._go_in_steps(True)
+            self._stop_at_next(True)
             try:
                 update = self.wait()
             finally:
-                self._go_in_steps(False)
+                self._stop_at_next(False)
             yield update
 
     async def poll_async(self) -> Update | None:
@@ -282,65 +214,65 @@ class Follower:
     async def wait_async(self, version: int, timeout: float | None = None) -> Update | None: ...
     async def wait_async(self, version: int | None = None, timeout: float | None = None) -> Update | None:
         """`wait` for an event loop."""
-        wanted = _Wanted(version, timeout)
-        while not await asyncio.to_thread(self._has, wanted):
-            await asyncio.sleep(wanted.pause(self._poll_seconds))
-        return wanted.update
+        wait = _Wait(version, timeout)
+        while not await asyncio.to_thread(self._try, wait):
+            await asyncio.sleep(wait.pause(self._poll_seconds))
+        return wait.update
 
     async def __aiter__(self) -> AsyncIterator[Update]:
         while True:
-            await asyncio.to_thread(self._go_in_steps, True)
+            await asyncio.to_thread(self._stop_at_next, True)
             try:
                 update = await self.wait_async()
             finally:
-                await asyncio.to_thread(self._go_in_steps, False)
+                await asyncio.to_thread(self._stop_at_next, False)
             yield update
 
-    def _has(self, wanted: _Wanted) -> bool:
-        """Whether what is wanted is there, after one look."""
+    def _try(self, wait: _Wait) -> bool:
+        """Polls once. Returns whether the wait is over."""
         held = self.version
-        if wanted.version is not None and held is not None and held >= wanted.version:
+        if wait.version is not None and held is not None and held >= wait.version:
             return True
         try:
-            update = self._poll(wanted.left())
-            wanted.trouble = ""
+            update = self._poll(wait.deadline.left_or_none)
+            wait.trouble = ""
         except UnavailableError as error:
-            update, wanted.trouble = None, f": {error}"
-        if update is None or (wanted.version is not None and update.version < wanted.version):
+            update, wait.trouble = None, f": {error}"
+        if update is None or (wait.version is not None and update.version < wait.version):
             return False
-        wanted.update = update
+        wait.update = update
         return True
 
-    def _go_in_steps(self, steps_only: bool) -> None:
-        """A wait leads to the next version and no further; afterwards all is as the user wants it, and an update that
-        is staged stays so. Not while the iterator's user has it: who leaves a loop may do so for good."""
-        self._steps_only = steps_only
-        self._go_no_further()
+    def _stop_at_next(self, stops: bool) -> None:
+        """While the iterator waits, limits updates to the next version. Afterwards the user's pin counts again, and a
+        staged update stays. Not limited while the loop's body runs, because a user may leave the loop there."""
+        self._stops_at_next = stops
+        self._update_pin()
 
-    def _go_no_further(self) -> None:
-        limit, back = self._limit
-        held = self.version if self._steps_only else None
-        if held is not None and (limit is None or held < limit):
-            limit, back = held + 1, False
-        self._core.stand_still(limit, back)
+    def _update_pin(self) -> None:
+        version, back = self._pin
+        held = self.version if self._stops_at_next else None
+        if held is not None and (version is None or held < version):
+            version, back = held + 1, False
+        self._core.stand_still(version, back)
 
-    def stand_still(self, version: int | None, *, back: bool = False) -> None:
-        """Goes no further than this version; None: as far as there is. With `back`, a target that holds a later one is
-        brought back to exactly this one by the next update."""
-        self._limit = (None if version is None else whole_number("version", version), back)
-        self._go_no_further()
+    def pin(self, version: int | None, *, back: bool = False) -> None:
+        """Goes no further than this version; None removes the limit. With `back`, the next update brings a target that
+        holds a later version back to exactly this one."""
+        self._pin = (None if version is None else whole_number("version", version), back)
+        self._update_pin()
 
     def check(self) -> None:
-        """Digests the whole target, and raises `CorruptError` if it is not what it should be."""
+        """Digests the whole target, and raises `CorruptError` if it differs from its version."""
         self._refuse_in_a_fork()
         self._core.check()
 
     def newest(self) -> int | None:
-        """Asks for the newest version of the run, whatever `stand_still` says; None if there is none."""
+        """Returns the newest version of the run, also beyond a pinned version; None if there is none."""
         return self._core.newest()
 
     def close(self) -> None:
-        """Gives the lease back. The target stays as it is."""
+        """Releases the lease. The target does not change."""
         if not self._process.is_a_fork:
             self._core.close()
 
@@ -398,35 +330,4 @@ class Follower:
             raise InvalidArgumentError(f"{update!r} cannot be taken back: it is not the last one applied")
         self._core.undo()
         self._pending = self._applied = None
-        self._limit = (self.version, False)
-
-
-async def load_async(
-    run: str | os.PathLike[str],
-    version: int | None = None,
-    *,
-    framework: Literal["numpy", "torch"] = "numpy",
-    threads: int = 0,
-) -> dict[str, Any]:
-    """`load` for an event loop."""
-    return await asyncio.to_thread(load, run, version, framework=framework, threads=threads)
-
-
-def load(
-    run: str | os.PathLike[str],
-    version: int | None = None,
-    *,
-    framework: Literal["numpy", "torch"] = "numpy",
-    threads: int = 0,
-) -> dict[str, Any]:
-    """The weights of a version, the newest by default, as a state dict in memory. Tied weights are there under each of
-    their names, as the same array."""
-    if framework not in ("numpy", "torch"):
-        raise InvalidArgumentError('framework is "numpy" or "torch"')
-    if version is not None:
-        version = whole_number("version", version)
-    tensors, aliases, _, _ = _core.load(os.fspath(run), version, whole_number("threads", threads))
-    make = _arrays.to_numpy if framework == "numpy" else _arrays.to_torch
-    state = {name: make(dtype, shape, data) for name, dtype, shape, data in tensors}
-    state.update({alias: state[name] for alias, name in aliases.items()})
-    return state
+        self._pin = (self.version, False)

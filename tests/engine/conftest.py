@@ -82,7 +82,7 @@ class TrainedRun:
         make_model(tied, shape or {}).to(torch.bfloat16).save_pretrained(self.first)
         self.state = load_file(self.first / "model.safetensors")
         self._random = np.random.default_rng(0)
-        self._publisher = ww.Publisher(self.bucket, carry=self.first, **options)
+        self._publisher = ww.Publisher(self.bucket, extra_files=self.first, **options)
         self.version = -1
         self._kept = {}
         self.publish()

@@ -196,11 +196,11 @@ VIEWS = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_any_piece_of_any_view_is_what_it_looks_like(name):
-    from weightwire._pieces import TorchPieces
+    from weightwire._conversion import TorchBatchReader
 
     whole = torch.arange(7 * 5 * 9, dtype=torch.float64).reshape(7, 5, 9)
     view = VIEWS[name](whole)
-    pieces = TorchPieces(view, torch.float32)
+    pieces = TorchBatchReader(view, torch.float32)
     expected = view.contiguous().view(-1).float().numpy()
 
     def read(firsts, count):
@@ -220,7 +220,8 @@ def test_any_piece_of_any_view_is_what_it_looks_like(name):
 
 def test_pieces_of_a_tensor_are_the_same_as_the_core_s(bucket, tmp_path):
     """The way of tensors on a device, taken by one that is not."""
-    from weightwire._pieces import TorchPieces, block_scales
+    from weightwire._conversion import TorchBatchReader
+    from weightwire._fp8 import block_scales
 
     weight = weights(300, 520)
     for power_of_two in (False, True):
@@ -228,6 +229,6 @@ def test_pieces_of_a_tensor_are_the_same_as_the_core_s(bucket, tmp_path):
         quantized, expected_scales = fp8_by_torch(weight, power_of_two)
         assert torch.equal(scales, expected_scales)
         out = np.zeros(3 * 1000, np.uint8)
-        TorchPieces(weight, torch.float8_e4m3fn, scales)([0, 77_777, 155_000], 1000, out)
+        TorchBatchReader(weight, torch.float8_e4m3fn, scales)([0, 77_777, 155_000], 1000, out)
         flat = quantized.view(torch.uint8).reshape(-1).numpy()
         assert np.array_equal(out, np.concatenate([flat[first : first + 1000] for first in (0, 77_777, 155_000)]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from weightwire.publisher import Publisher, Ticket, TicketStats
+from weightwire._ticket import Ticket, TicketStats
+from weightwire.publisher import Publisher
 
 _log = logging.getLogger("weightwire")
 _PATIENCE = 30.0

@@ -7,8 +7,9 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from weightwire._ticket import Ticket
 from weightwire.integrations._publish_log import PublishLog, end_leftover
-from weightwire.publisher import Publisher, Ticket
+from weightwire.publisher import Publisher
 
 
 class PublishCallback(TrainerCallback):

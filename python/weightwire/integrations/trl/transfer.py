@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from weightwire._arrays import named_dtype, torch_dtype
+from weightwire._dtypes import parse_dtype, torch_dtype
+from weightwire._fp8 import Fp8
 from weightwire._lora import is_peft
-from weightwire._published import Fp8
-from weightwire._state import roles_of
+from weightwire._model_state import roles_of
+from weightwire._ticket import Ticket
 from weightwire.errors import InvalidArgumentError
 from weightwire.integrations._publish_log import PublishLog, end_leftover
-from weightwire.publisher import Publisher, Ticket
+from weightwire.publisher import Publisher
 
 _log = logging.getLogger("weightwire")
 
@@ -117,7 +118,7 @@ class WeightTransfer:
         self._ticket = None
 
     def pause(self) -> None:
-        """Nothing: servers pull, and need not stand still."""
+        """Does nothing, because servers pull and need no pause."""
 
     def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Publishes, and returns once the weights may change again. Weights that lie whole in this process are read
@@ -169,7 +170,7 @@ class WeightTransfer:
         exact = bool(roles_of(self._model(), {name: tensor}, self._dtype).exact)
         if exact or self._dtype is None or isinstance(self._dtype, Fp8) or not tensor.is_floating_point():
             return tensor.to("cpu", copy=True)
-        return tensor.to(torch_dtype(named_dtype(self._dtype), torch)).to("cpu", copy=False)
+        return tensor.to(torch_dtype(parse_dtype(self._dtype))).to("cpu", copy=False)
 
 
 class _Costs(TrainerCallback):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weightwire.changes import TensorChange
+from weightwire._update import TensorChange
 from weightwire.integrations.vllm.tensor_file import map_file, write_file
 
 _WORDS = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}

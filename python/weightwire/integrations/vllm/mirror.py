@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weightwire import _core
-from weightwire._arrays import to_torch
+from weightwire._dtypes import to_torch
 from weightwire.errors import InvalidArgumentError, UnavailableError
 from weightwire.integrations.vllm.tensor_file import map_file
 

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from weightwire.changes import TensorChange
+from weightwire._update import TensorChange, Update
 from weightwire.errors import CorruptError, InvalidArgumentError, UnavailableError, WeightwireError
-from weightwire.follower import Follower, Update
+from weightwire.follower import Follower
 from weightwire.integrations.vllm.change_file import write_change
 from weightwire.integrations.vllm.core import EXIT_STATUS
 from weightwire.integrations.vllm.engine import Engine, UpdateFailed, UpdateRefused, WeightsDiffer
@@ -237,7 +237,7 @@ class Following:
         if self._options.every_version and self._held is not None and not back:
             version = self._held.version + 1 if version is None else min(version, self._held.version + 1)
         if (version, back) != self._asked_to_stand:
-            follower.stand_still(version, back=back)
+            follower.pin(version, back=back)
             self._asked_to_stand = (version, back)
 
     def _is_time(self) -> bool:

@@ -388,16 +388,16 @@ def test_leaving_a_publisher_whose_versions_were_lost_is_an_error(bucket):
             other.publish(2)  # never gets into the run, and nobody looks at the ticket
 
 
-@pytest.mark.parametrize("carry_code", [False, True])
-def test_code_is_carried_only_if_asked_for(bucket, tmp_path, carry_code):
-    carry = tmp_path / "carry"
-    carry.mkdir()
-    (carry / "config.json").write_text("{}")
-    (carry / "modeling.py").write_text("import os")
-    with ww.Publisher(bucket, small_state(), carry=carry, carry_code=carry_code) as publisher:
+@pytest.mark.parametrize("include_code", [False, True])
+def test_code_is_included_only_if_asked_for(bucket, tmp_path, include_code):
+    extra = tmp_path / "extra"
+    extra.mkdir()
+    (extra / "config.json").write_text("{}")
+    (extra / "modeling.py").write_text("import os")
+    with ww.Publisher(bucket, small_state(), extra_files=extra, include_code=include_code) as publisher:
         publisher.publish(0)
     names = {path.name for path in (tmp_path / "bucket/anchors").rglob("*") if path.is_file()}
-    assert "config.json" in names and ("modeling.py" in names) == carry_code
+    assert "config.json" in names and ("modeling.py" in names) == include_code
 
 
 def test_threads_that_publish_at_once_take_turns(bucket):
@@ -448,7 +448,7 @@ class Weights:
             pass
 publisher = ww.Publisher("bucket", threads=1)
 reader = core.calling_reader(Weights(), "F32")
-publisher._core.publish([("w", "F32", (4,), reader)], {}, 0, None)
+publisher._session.core.publish([("w", "F32", (4,), reader)], {}, 0, None)
 """,
 }
 

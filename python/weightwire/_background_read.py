@@ -1,5 +1,5 @@
-"""Reading the weights while their owner goes on. Who changes them must wait until they have been read: an optimizer
-does so by itself. Of what changes them all the same, most is found out by torch's count of writes."""
+"""Reads the weights on a background thread while training continues. A hook makes `optimizer.step()` wait for the read;
+other code must first call `wait_read()`. torch's version counters reveal most violations."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent import futures
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from weightwire._arrays import is_torch_tensor
-from weightwire._forks import Process
-from weightwire._state import unwrap
+from weightwire._dtypes import is_torch_tensor
+from weightwire._forks import OwnerProcess
+from weightwire._model_state import unwrap
 from weightwire.errors import InvalidArgumentError
 
 T = TypeVar("T")
 
 
-class Background(Generic[T]):
-    """A thread that reads, for one publish at a time. Safe to use from many threads."""
+class BackgroundRead(Generic[T]):
+    """A thread that reads for one call of publish at a time. Thread safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._future: Future[T] | None = None  # not settled
+        self._future: Future[T] | None = None  # until its result was seen
         self._thread: threading.Thread | None = None
         self._held_seconds = 0.0
 
     @property
     def reading(self) -> Future[T] | None:
-        """What is being read, or was and nobody has seen what became of it."""
+        """The read that runs, or that finished and whose result was not seen yet."""
         return self._future
 
     @property
@@ -40,50 +41,51 @@ class Background(Generic[T]):
 
     @property
     def held_seconds(self) -> float:
-        """How long `holding` has held its callers."""
+        """How long `timed` calls took in all."""
         return self._held_seconds
 
     def start(self, read: Callable[[], T]) -> Future[T]:
-        """REQUIRES: the one before was settled, and nobody else starts one."""
+        """REQUIRES: `wait` was called for the previous read, and no other thread starts one now."""
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
 
         def run() -> None:
             try:
                 future.set_result(read())
-            except BaseException as error:  # whoever waits is to see it
+            except BaseException as error:  # the waiting thread raises it
                 future.set_exception(error)
 
-        # A daemon: at the end of the interpreter, who owns it stops what it waits for, and then joins it.
+        # A daemon, because at the interpreter's end the publisher stops what this thread waits for, and then joins it.
         thread = threading.Thread(target=run, name="weightwire-read", daemon=True)
         thread.start()
         with self._lock:
             self._future, self._thread = future, thread
         return future
 
-    def finished(self, timeout: float | None = None, future: Future[T] | None = None) -> bool:
-        """Waits until this one, or what is being read now, has been; false when the time is up before."""
+    def wait_finished(self, timeout: float | None = None, future: Future[T] | None = None) -> bool:
+        """Waits until `future`, or the current read, has finished. Returns False on timeout, and never raises its
+        error."""
         future = future or self._future
-        return future is None or bool(wait([future], timeout).done)
+        return future is None or bool(futures.wait([future], timeout).done)
 
-    def settle(self, future: Future[T] | None = None) -> None:
-        """Until this one, or what is being read now, has been. Raises what went wrong with it, to one who asks."""
+    def wait(self, future: Future[T] | None = None) -> None:
+        """Waits until `future`, or the current read, has finished. Raises its error, to the first caller only."""
         future = future or self._future
         if future is not None:
-            wait([future])
-            if self.see(future):
+            futures.wait([future])
+            if self.mark_seen(future):
                 future.result()
 
-    def see(self, future: Future[T]) -> bool:
-        """Whether nobody has seen before what became of this one; now somebody has. REQUIRES: it is done."""
+    def mark_seen(self, future: Future[T]) -> bool:
+        """Marks a finished read as seen. Returns True on the first call. REQUIRES: it is done."""
         with self._lock:
             first = self._future is future
             if first:
                 self._future = None
             return first
 
-    def holding(self, function: Callable[[], Any]) -> Any:
-        """Calls it, and counts the time."""
+    def timed(self, function: Callable[[], Any]) -> Any:
+        """Calls it, and adds the time to `held_seconds`."""
         start = time.monotonic()
         try:
             return function()
@@ -92,30 +94,30 @@ class Background(Generic[T]):
                 self._held_seconds += time.monotonic() - start
 
     def join(self) -> None:
-        """Until the thread has ended, however it did."""
+        """Waits until the thread has ended."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
 
-def read_already(value: T) -> Future[T]:
-    """What need not be waited for."""
+def finished_read(value: T) -> Future[T]:
+    """A read that was done in the foreground."""
     future: Future[T] = Future()
     future.set_result(value)
     return future
 
 
 class StepGate:
-    """Holds an optimizer's steps back while the weights are read."""
+    """Makes an optimizer's steps wait while the weights are read."""
 
-    def __init__(self, optimizer: Any, background: Background[Any]) -> None:
-        # An optimizer may outlive who publishes.
-        process, known = Process(), weakref.ref(background)
+    def __init__(self, optimizer: Any, background: BackgroundRead[Any]) -> None:
+        # A weak reference, because an optimizer may outlive the publisher.
+        process, known = OwnerProcess(), weakref.ref(background)
 
         def before_step(*_: Any) -> None:
             reading = known()
             if reading is not None and not process.is_a_fork:
-                reading.holding(reading.settle)
+                reading.timed(reading.wait)
 
         self._handle = stepping_optimizer(optimizer).register_step_pre_hook(before_step)
 
@@ -123,8 +125,9 @@ class StepGate:
         self._handle.remove()
 
 
-class Changed:
-    """Called once tensors were read: says which of them was written to since this was made, or None."""
+class WriteCheck:
+    """The core calls this after it has read the tensors. Returns why the read is invalid if one of them was written to
+    since this object was made, else None."""
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self._counts = [(name, tensor, _writes(tensor)) for name, tensor in tensors.items()]
@@ -140,7 +143,8 @@ class Changed:
 
 
 def _writes(tensor: Any) -> Any:
-    """A number, or two of a sharded tensor: torch counts what is written to it and to what this rank holds apart."""
+    """torch's count of writes. Two numbers for a DTensor, because torch counts writes to it and to its local tensor
+    separately."""
     if not is_torch_tensor(tensor) or tensor.is_inference():
         return None  # torch does not count
     local = getattr(tensor, "_local_tensor", None)
@@ -148,7 +152,7 @@ def _writes(tensor: Any) -> Any:
 
 
 def stepping_optimizer(optimizer: Any) -> Any:
-    """The one whose step changes the weights, inside what accelerate puts around it."""
+    """The optimizer inside accelerate's wrappers, whose step changes the weights."""
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     if not hasattr(optimizer, "register_step_pre_hook"):
@@ -164,9 +168,8 @@ def stepping_optimizer(optimizer: Any) -> Any:
     return optimizer
 
 
-def check_steps_all(model: Any, optimizer: Any) -> None:
-    """Refuses an optimizer whose step is not all that changes the parameters of a module. Of a mapping it cannot be
-    known."""
+def check_optimizer(model: Any, optimizer: Any) -> None:
+    """Raises unless the optimizer's step changes all trained parameters of a module. A mapping cannot be checked."""
     stepped = {id(parameter) for group in stepping_optimizer(optimizer).param_groups for parameter in group["params"]}
     if not hasattr(model, "named_parameters"):
         return

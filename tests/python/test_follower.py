@@ -92,7 +92,7 @@ def test_the_last_update_can_be_taken_back(bucket):
         assert follower.poll() is None  # it stands still
         with pytest.raises(ww.InvalidArgumentError, match="cannot be taken back"):
             update.undo()
-        follower.stand_still(None)
+        follower.pin(None)
         follower.poll().apply()
         assert_same(target, second)
 
@@ -103,7 +103,7 @@ def test_the_newest_version_is_known_while_standing_still(bucket):
     with ww.Follower(bucket, zeros_like(first)) as follower:
         assert follower.newest() == 0
         follower.poll().apply()
-        follower.stand_still(0)
+        follower.pin(0)
         with ww.Publisher(bucket) as publisher:
             publisher.publish(1, second)
             publisher.publish(2, first)
@@ -268,19 +268,19 @@ def test_a_loop_goes_no_further_than_the_follower_may(bucket):
     with ww.Follower(bucket, target, poll_seconds=0.01) as follower:
         follower.poll().apply()
         publish(bucket, *states[1:])
-        follower.stand_still(2)
+        follower.pin(2)
         updates = iter(follower)
         assert [next(updates).apply().version for _ in range(2)] == [1, 2]
         assert follower.poll() is None
-        follower.stand_still(4)
+        follower.pin(4)
         assert next(updates).version == 3  # staged, and left
         assert follower.poll().apply().version == 4
-        follower.stand_still(1, back=True)
+        follower.pin(1, back=True)
         assert next(updates).apply().version == 1
-        follower.stand_still(None)
+        follower.pin(None)
         follower.poll().apply().undo()
         assert follower.version == 1
-        follower.stand_still(None)
+        follower.pin(None)
         assert next(updates).apply().version == 2
 
 

@@ -193,15 +193,15 @@ def publish_what_changes(here, changing_rank):
     """On one rank, weights are found to have changed while they were read."""
     from weightwire import publisher
 
-    class Changing(publisher.Changed):
+    class Changing(publisher.WriteCheck):
         def __call__(self):
             return "'w' was changed" if here.rank == changing_rank else super().__call__()
 
-    publisher.Changed, known = Changing, publisher.Changed
+    publisher.WriteCheck, known = Changing, publisher.WriteCheck
     try:
         ticket = here.publisher.publish(1, background=True)
     finally:
-        publisher.Changed = known
+        publisher.WriteCheck = known
     with pytest.raises(ww.WeightwireError) as raised:
         ticket.wait(30)
     return str(raised.value)
@@ -211,17 +211,17 @@ def publish_after_what_changed(here, changing_rank):
     """Nobody asks what became of it: then the next call fails too, on all ranks, and all stay in step."""
     from weightwire import publisher
 
-    class Changing(publisher.Changed):
+    class Changing(publisher.WriteCheck):
         def __call__(self):
             return "'w' was changed"
 
     if here.rank == changing_rank:
-        publisher.Changed, known = Changing, publisher.Changed
+        publisher.WriteCheck, known = Changing, publisher.WriteCheck
     try:
         here.publisher.publish(background=True)
     finally:
         if here.rank == changing_rank:
-            publisher.Changed = known
+            publisher.WriteCheck = known
     with contextlib.suppress(ww.WeightwireError):
         here.publisher.publish()
     with contextlib.suppress(ww.WeightwireError):
@@ -643,7 +643,7 @@ def test_rank_0_killed(short_lived, bucket):
 
 def cut_the_line(here):
     """As a firewall or a switch does it: the connection to rank 0's store breaks under whoever uses it."""
-    port = here.publisher._ranks._pump._store.port
+    port = here.publisher._session.ranks._pump._store.port
     cut = 0
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -689,7 +689,7 @@ def test_a_rank_killed_while_it_uploads(short_lived, bucket):
 
 def publish_and_die(here, step):
     # The file store writes under another name first: a part that is cut off there is none.
-    here.publisher._ranks._pump.stop()  # nothing of this call gets to rank 0
+    here.publisher._session.ranks._pump.stop()  # nothing of this call gets to rank 0
     here.publisher.publish(step)
     os.kill(os.getpid(), 9)
 

@@ -1,4 +1,4 @@
-"""What a rank of torch.distributed holds of a tensor: all of it, a box, or nothing."""
+"""torch.distributed: whether there are several ranks, and the shard of a tensor that this rank holds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from weightwire.errors import InvalidArgumentError
 
 
-class Held(NamedTuple):
-    """A box of a tensor, and its data."""
+class LocalShard(NamedTuple):
+    """A box of a tensor, and the data in it."""
 
     shape: tuple[int, ...]
     """Of the whole tensor."""
@@ -18,26 +18,37 @@ class Held(NamedTuple):
     data: Any
 
 
+def is_distributed() -> bool:
+    """Whether there is a process group of several ranks."""
+    distributed = sys.modules.get("torch.distributed")
+    return (
+        distributed is not None
+        and distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
 def is_dtensor(value: object) -> bool:
-    # One cannot be here unless somebody has imported this.
+    # Before something has imported this module, no value can be a DTensor.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
 
 
 def local_of(value: Any) -> Any:
-    """What lies in this process of a DTensor; everything else as it is."""
+    """The local tensor of a DTensor; any other value unchanged."""
     return value.detach().to_local() if is_dtensor(value) else value
 
 
 def _chunk(start: int, size: int, parts: int, index: int) -> tuple[int, int]:
-    """As torch.chunk cuts: (start, size) of one of the parts."""
+    """(start, size) of one of the parts that torch.chunk would make."""
     step = -(-size // parts)
     begin = min(size, step * index)
     return start + begin, min(size, begin + step) - begin
 
 
 def _cuts(name: str, value: Any) -> list[tuple[int, int]]:
-    """(dimension of the tensor, dimension of the mesh) in the order in which they were cut."""
+    """(dimension of the tensor, dimension of the mesh), in the order in which the tensor was cut."""
     cuts, strided = [], []
     sizes = value.device_mesh.shape
     for mesh_dim, placement in enumerate(value.placements):
@@ -46,8 +57,8 @@ def _cuts(name: str, value: Any) -> list[tuple[int, int]]:
             cuts.append((placement.dim, mesh_dim))
         elif kind == "_StridedShard":
             strided.append((placement.dim, mesh_dim))
-            # What fully_shard makes of a tensor that tensor parallelism has cut in the same dimension: cut by the later
-            # dimensions of the mesh first. Then it is a box again.
+            # fully_shard makes these from a tensor that tensor parallelism has cut in the same dimension. If the later
+            # dimensions of the mesh cut first, the shard is a box.
             inner = 1
             for later, other in enumerate(value.placements[mesh_dim + 1 :], mesh_dim + 1):
                 if type(other).__name__ == "Shard" and other.dim == placement.dim:
@@ -63,11 +74,11 @@ def _cuts(name: str, value: Any) -> list[tuple[int, int]]:
     return cuts + strided
 
 
-def held_of(name: str, value: Any) -> Held | None:
-    """What this rank holds of a tensor; None if nothing."""
+def local_shard(name: str, value: Any) -> LocalShard | None:
+    """The shard of a tensor that this rank holds; None if it holds nothing."""
     shape = tuple(value.shape)
     if not is_dtensor(value):
-        return Held(shape, (0,) * len(shape), shape, value)
+        return LocalShard(shape, (0,) * len(shape), shape, value)
     mesh = value.device_mesh
     coordinate = mesh.get_coordinate()
     if coordinate is None:
@@ -83,16 +94,16 @@ def held_of(name: str, value: Any) -> Held | None:
             f"'{name}' has a shard of shape {tuple(data.shape)} where {tuple(extent)} is expected: how it is cut "
             f"({value.placements}) is not understood"
         )
-    return Held(shape, tuple(start), tuple(extent), data)
+    return LocalShard(shape, tuple(start), tuple(extent), data)
 
 
 def whole_of(name: str, value: Any) -> Any:
-    """For one process: a DTensor that is not cut, as a tensor."""
+    """The tensor itself, or the data of a DTensor that is not cut. Raises for one that is."""
     if not is_dtensor(value):
         return value
-    held = held_of(name, value)
-    if held is None or held.extent != held.shape:
+    shard = local_shard(name, value)
+    if shard is None or shard.extent != shard.shape:
         raise InvalidArgumentError(
             f"'{name}' is held in shards by several ranks: make the publisher on all of them, with distributed=True"
         )
-    return held.data
+    return shard.data

@@ -1,4 +1,4 @@
-"""The configuration and tokenizer files that go with every anchor, so that it loads with from_pretrained."""
+"""The configuration and tokenizer files of every anchor, which make it load with from_pretrained."""
 
 from __future__ import annotations
 
@@ -9,45 +9,48 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from weightwire._arrays import named_dtype, spelled_out
+from weightwire._dtypes import long_name, parse_dtype
+from weightwire._fp8 import Fp8
 from weightwire._lora import Lora, is_peft, save_adapter_config
-from weightwire._published import Fp8
-from weightwire._state import roles_of, tensors_of, unwrap
+from weightwire._model_state import roles_of, tensors_of, unwrap
 from weightwire.errors import IoError
 
 
-class Carried:
-    """A directory with these files. Every anchor reads them anew: they must outlive whoever tidies up there."""
+class ExtraFiles:
+    """A temporary directory with these files. Each anchor reads them again, so they are restored if something deletes
+    them."""
 
     def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="weightwire-"))
+        self._directory: Path | None = None  # until something is written
         self._files: dict[Path, bytes] = {}
 
     def write(self, model: Any, tokenizer: Any, dtype: Any, lora: Lora) -> str | None:
-        """Where they are, or None if there are none."""
+        """Writes the files that belong to a model. Returns their directory, or None if there are none."""
+        directory = self._directory = Path(tempfile.mkdtemp(prefix="weightwire-"))
         try:
-            written = write_carried(model, tokenizer, dtype, lora, self._directory)
-            self._files = {path: path.read_bytes() for path in self._directory.rglob("*") if path.is_file()}
+            written = write_extra_files(model, tokenizer, dtype, lora, directory)
+            self._files = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
         except OSError as error:
             raise IoError(
-                f"cannot write the model's configuration and tokenizer to {self._directory}: {error}; make room there, "
-                "or give a directory that has them as carry="
+                f"cannot write the model's configuration and tokenizer to {directory}: {error}; make room there, or "
+                "give a directory that has them as extra_files="
             ) from error
         return None if written is None else os.fspath(written)
 
     def restore(self) -> None:
-        """What somebody has removed."""
+        """Writes the files again that were deleted."""
         for path, content in self._files.items():
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
 
     def remove(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def write_carried(model: Any, tokenizer: Any, dtype: Any, lora: Lora, directory: Path) -> Path | None:
-    """As save_pretrained writes them; None if there are none."""
+def write_extra_files(model: Any, tokenizer: Any, dtype: Any, lora: Lora, directory: Path) -> Path | None:
+    """Writes them as save_pretrained does. Returns None if there are none."""
     model = unwrap(model)
     if is_peft(model):
         if lora == "adapter":
@@ -61,22 +64,22 @@ def write_carried(model: Any, tokenizer: Any, dtype: Any, lora: Lora, directory:
         if save is not None:
             save(directory)
     if (directory / "config.json").exists():
-        _say_published(model, dtype, directory / "config.json")
+        _describe_published(model, dtype, directory / "config.json")
     return directory if any(directory.iterdir()) else None
 
 
-def _say_published(model: Any, dtype: Any, path: Path) -> None:
-    """A trainer's configuration says what it was loaded from, if anything; engines go by the class and the type of the
-    weights that are published. The model's own stays as it is."""
+def _describe_published(model: Any, dtype: Any, path: Path) -> None:
+    """Makes the written config.json describe the published weights, because engines go by its class and type. The
+    model's own configuration describes what the model was loaded from, and does not change."""
     config = json.loads(path.read_text())
-    # As save_pretrained has it; fully_shard puts its mark before the name of the class.
+    # The name that save_pretrained writes. fully_shard adds a prefix to it.
     config["architectures"] = [type(model).__name__.removeprefix("FSDP")]
     published = dtype.rest if isinstance(dtype, Fp8) else dtype
     if published is None:
         published = getattr(model, "dtype", None)
     if published is not None:
         # transformers before 5 calls it torch_dtype, and reads nothing else.
-        config["torch_dtype" if "torch_dtype" in config else "dtype"] = spelled_out(named_dtype(published))
+        config["torch_dtype" if "torch_dtype" in config else "dtype"] = long_name(parse_dtype(published))
     if isinstance(dtype, Fp8):
         tensors, _ = tensors_of(model)
         roles = roles_of(model, tensors, dtype)
@@ -86,5 +89,5 @@ def _say_published(model: Any, dtype: Any, path: Path) -> None:
 
 
 def _module_of(name: str) -> str:
-    """Of experts in one tensor, the module that holds them all."""
+    """The module of a weight. For experts in one tensor, the module that has them all."""
     return name.removesuffix(".weight") if name.endswith(".weight") else name.rpartition(".")[0]

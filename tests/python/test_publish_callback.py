@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import weightwire as ww
 from conftest import tiny_model
-from weightwire._reading import Background
+from weightwire._background_read import BackgroundRead
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -72,8 +72,8 @@ class SwapsAverages(transformers.TrainerCallback):
 @pytest.mark.parametrize("swaps", [False, True], ids=["plain", "while others change them"])
 def test_weights_are_read_while_the_trainer_computes(bucket, tmp_path, swaps, weightwire_command, monkeypatch):
     read = []
-    start = Background.start
-    monkeypatch.setattr(Background, "start", lambda self, function: (read.append(1), start(self, function))[1])
+    start = BackgroundRead.start
+    monkeypatch.setattr(BackgroundRead, "start", lambda self, function: (read.append(1), start(self, function))[1])
     model = tiny_model()
     trainer = trainer_for(model, bucket, tmp_path / "out", steps=6, background=True)
     trainer.args.save_strategy = "no"

@@ -1,4 +1,4 @@
-"""What may be given as an argument; the binding takes it without looking."""
+"""Checks of arguments, because the binding takes them unchecked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weightwire.errors import InvalidArgumentError
 
 
 def whole_number(what: str, value: Any, *, least: int = 0) -> int:
-    """As an int, numpy's integers too."""
+    """The value as an int. numpy's integers count too."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -21,7 +21,7 @@ def whole_number(what: str, value: Any, *, least: int = 0) -> int:
 
 
 def seconds(what: str, value: Any) -> float:
-    """A number of seconds that is more than none."""
+    """The value as a number of seconds above 0."""
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -10,7 +10,7 @@ import threading
 import pytest
 import weightwire as ww
 from conftest import assert_same_tensors
-from weightwire import _pieces
+from weightwire._conversion import TorchBatchReader
 
 torch = pytest.importorskip("torch")
 
@@ -20,14 +20,14 @@ def gate(monkeypatch):
     """Tensors that torch converts are read only once it is open."""
     opened = threading.Event()
     opened.reached = threading.Event()
-    read = _pieces.TorchPieces.__call__
+    read = TorchBatchReader.__call__
 
     def wait(self, *arguments):
         opened.reached.set()
         assert opened.wait(60)
         read(self, *arguments)
 
-    monkeypatch.setattr(_pieces.TorchPieces, "__call__", wait)
+    monkeypatch.setattr(TorchBatchReader, "__call__", wait)
     yield opened
     opened.set()
 
@@ -257,7 +257,7 @@ def test_draining_raises_what_was_published_before_it_and_nothing_else(bucket, g
         publisher.drain(60)
         gate.clear()
         gate.reached.clear()
-        reading = publisher._open.background.reading
+        reading = publisher._session.background.reading
         assert reading is None
         ticket = publisher.publish(1, background=True)
         assert gate.reached.wait(60)
@@ -398,7 +398,7 @@ def test_a_log_does_not_swallow_what_went_wrong(bucket, gate):
         with torch.no_grad():
             model[2].bias += 1
         gate.set()
-        publisher._open.background.finished()
+        publisher._session.background.wait_finished()
         logs = {}
         log.write_to(logs, [])
         assert logs == {}
