@@ -81,16 +81,16 @@ def test_fifty_versions_in_a_row_under_load(server, run, reference):
 def test_it_stands_still_goes_back_and_goes_on(server, run, reference):
     before = run.version
     server.wait_for_version(before)
-    server.post("/weightwire/stand_still", {"version": before})
-    server.wait_for(lambda status: status["standing_still"] == before, "standing still")
+    server.post("/weightwire/pin", {"version": before})
+    server.wait_for(lambda status: status["pinned_version"] == before, "the pin")
     after = run.step()
     published = time.time()
     status = server.wait_for(lambda status: status["last_asked"] > published, "a question")
     assert status["version"] == before
-    server.post("/weightwire/stand_still", {"version": before - 3, "back": True})
+    server.post("/weightwire/pin", {"version": before - 3, "back": True})
     server.wait_for_version(before - 3)
     assert server.answers() == reference.answers(run.checkpoint(before - 3), plain=True)
-    server.post("/weightwire/stand_still", {"version": None})
+    server.post("/weightwire/pin", {"version": None})
     server.wait_for_version(after)
     assert server.answers() == reference.answers(run.checkpoint(after), plain=True)
 
@@ -99,12 +99,12 @@ def test_a_damaged_object_is_not_applied_and_an_anchor_leads_past_it(server, run
     before = run.version
     server.wait_for_version(before)
     failures = server.metrics["weightwire_update_failures_total"]
-    server.post("/weightwire/stand_still", {"version": before})
+    server.post("/weightwire/pin", {"version": before})
     parts = set((run.bucket / "deltas").rglob("*.safetensors"))
     after = run.step()
     (part,) = set((run.bucket / "deltas").rglob("*.safetensors")) - parts
     part.write_bytes(part.read_bytes()[:-1] + b"\0")
-    server.post("/weightwire/stand_still", {"version": None})
+    server.post("/weightwire/pin", {"version": None})
     status = server.wait_for(lambda status: status["last_error"] is not None, "an error")
     assert status["version"] == before
     metrics = server.metrics

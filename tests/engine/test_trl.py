@@ -173,7 +173,7 @@ def newest_version(bucket):
 
 def test_rollouts_carry_the_version_that_made_them(training, server):
     """The server stands still, so every rollout is of that version, however far the trainer is."""
-    server.post("/weightwire/stand_still", {"version": 0})
+    server.post("/weightwire/pin", {"version": 0})
     training.publish(0.01)
     trainer = training.trainer(steps=4, server=server, max_staleness=100)
     tags = tags_of(trainer)
@@ -188,7 +188,7 @@ def test_rollouts_carry_the_version_that_made_them(training, server):
 
 
 def test_a_server_follows_exactly_and_staleness_is_bounded(training, server, reference):
-    server.post("/weightwire/stand_still", {"version": None})
+    server.post("/weightwire/pin", {"version": None})
     trainer = training.trainer(steps=4, server=server, max_staleness=1)
     tags = tags_of(trainer)
     trainer.train()
@@ -206,7 +206,7 @@ def test_a_server_follows_exactly_and_staleness_is_bounded(training, server, ref
 
 
 def test_distillation_publishes_and_a_server_follows_exactly(training, server, reference):
-    server.post("/weightwire/stand_still", {"version": None})
+    server.post("/weightwire/pin", {"version": None})
     before = newest_version(training.bucket)
     trainer = training.distillation_trainer(steps=3, server=server)
     tags = tags_of(trainer)

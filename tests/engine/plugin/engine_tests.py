@@ -1,5 +1,6 @@
 """A plugin for tests only."""
 
+import functools
 import os
 
 
@@ -13,10 +14,11 @@ def plain_layout():
 
 
 def fault():
-    """Has workers fail as the file named by ENGINE_TESTS_FAULT says, once it is there: "half": in the middle of a
-    commit, "one worker": the second one writes something else, "bits": somebody else writes to the weights."""
+    """Makes workers fail as the file named by ENGINE_TESTS_FAULT says, once it exists. "half": the second write of a
+    commit raises. "one worker": the second worker writes other values. "bits": other code changes the weights."""
     from vllm.distributed import get_tensor_model_parallel_rank
-    from weightwire.integrations.vllm import holding, worker
+    from weightwire.integrations.vllm.prepared_update import SparseWrite
+    from weightwire.integrations.vllm.worker_agent import WorkerAgent
 
     path = os.environ["ENGINE_TESTS_FAULT"]
 
@@ -26,7 +28,7 @@ def fault():
         with open(path) as file:
             return file.read()
 
-    write = holding.Sparse.write
+    write = SparseWrite.write
     written = []
 
     def failing_write(self):
@@ -37,14 +39,15 @@ def fault():
         if asked_for() == "one worker" and get_tensor_model_parallel_rank() == 1:
             self.words[self.positions[0]] += 1
 
-    begin = worker.WorkerSide.begin
+    start_task = WorkerAgent.start_task
 
-    def meddling_begin(self, task, arguments):
+    @functools.wraps(start_task)  # the engine calls it by its name
+    def meddling_start_task(self, task, arguments):
         written.clear()
         if asked_for() == "bits":
             for parameter in self._worker.get_model().parameters():
                 parameter.data.view(-1)[:1] += 1
-        return begin(self, task, arguments)
+        return start_task(self, task, arguments)
 
-    holding.Sparse.write = failing_write
-    worker.WorkerSide.begin = meddling_begin
+    SparseWrite.write = failing_write
+    WorkerAgent.start_task = meddling_start_task

@@ -1,20 +1,35 @@
 """vLLM follows a run by itself: `WEIGHTWIRE_RUN=… VLLM_PLUGINS=weightwire vllm serve MIRROR` (docs/vllm.md).
 
-plugin      what vLLM calls: methods for workers and the engine's core, routes and a task for the API server
-options     the environment variables
-engine      the engine as that task sees it: questions to all workers, and one commit
-server      the task: fetches, has the workers prepare, moves the mirror, commits
-lag         how far the engine is behind the run
-routes      status, standing still, and which versions made a completion
-core        in the engine's core: one commit between two steps
-worker      in each worker: methods that return a status and never raise
-holding     in each worker: the model's parameters, what they hold, and what a change does to them
-shadow      which element of a checkpoint goes where, learned from the model's own loader
-places      the map that comes of it
-derived     which modules keep something made from their weights
-reload      for those: the model's own loader once more, for whole modules
-metrics     what is counted, for `/metrics`
-mirror      reading a mirror's tensors, and what it says of itself
-change_file a staged change on its way from the API server to the workers
-tensor_file how such a file is written and mapped
+All processes:
+plugin           vLLM's entry points: add our methods to workers, engine cores and API servers
+options          the environment variables
+
+In the API server:
+endpoint         the routes, and the header that names the versions that made a completion
+engine_follower  the task that follows: fetch, prepare, move the mirror, commit
+engine           the engine as that task sees it: tasks for all workers, and one commit
+status           the fields of the status route, and metrics
+mirror           the version that a mirror holds, and its tensors (workers use it too)
+change_file      the file that carries a staged change to the workers
+
+In the engine core:
+engine_core      one commit between two steps
+
+In each worker:
+worker_agent     runs tasks on a thread; returns a status and never raises
+parameter_map    where the checkpoint's elements are in the parameters, and what an update does to them
+prepared_update  what a commit writes and reloads
+learned_map      learns the map from the model's own loader
+box_mapping      one entry of that map
+derived          which modules keep something derived from their weights
+
+The path of a commit:
+1. EngineFollower._step: Follower.poll fetches and stages the newest version
+2. EngineFollower._prepare: write_change puts the change into a file
+3. Engine.prepare_change → weightwire_ask_workers (engine core) → WorkerAgent.start_task (each worker)
+4. WorkerAgent.prepare_change → ParameterMap.prepare_change: locates and compares; nothing is written
+5. EngineFollower._move_mirror: Update.apply writes the mirror
+6. Engine.commit → weightwire_commit (engine core, between two steps): drops the caches
+7. WorkerAgent.commit → ParameterMap.commit → SparseWrite.write: writes, and reads back
+8. FollowStatus.updated: status, log and metrics
 """

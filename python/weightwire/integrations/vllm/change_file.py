@@ -1,58 +1,73 @@
-"""A staged change on its way from the API server, which fetched it, to the workers: a file that they map."""
+"""A staged change for the workers: the API server writes it to a safetensors file, and the workers map the file."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import safe_open
 
 from weightwire._update import TensorChange
-from weightwire.integrations.vllm.tensor_file import map_file, write_file
 
 _WORDS = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}
-_NUMPY = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "I64": np.int64}
 
 
-class Changed(NamedTuple):
-    """What happens to one tensor."""
+class ChangedElements(NamedTuple):
+    """The changed elements of one tensor."""
 
     positions: np.ndarray
-    """Flat, ascending; of 32 bits where they fit, and then below the largest number."""
+    """Flat and ascending. 32 bits wide if they fit and are below the largest number of 32 bits."""
     new_bits: np.ndarray
     old_bits: np.ndarray
 
 
 def write_change(path: Path, changes: Iterable[TensorChange], version: int) -> None:
     """REQUIRES: no tensor is new."""
-    kept = list(changes)
-    arrays = {}
-    for change in kept:
+    arrays: dict[str, tuple[str, np.ndarray]] = {}
+    for change in list(changes):
         positions = change.positions
-        # Half the bytes, which are most of the file; of nearly all tensors.
+        # Positions are most of the file, and nearly all tensors need only 32 bits.
         fits = len(positions) == 0 or int(positions[-1]) < 2**32 - 1
         arrays[f"positions/{change.name}"] = ("U32", positions.astype(np.uint32)) if fits else ("I64", positions)
         arrays[f"new/{change.name}"] = (_WORDS[change.unit_bytes], change.new_bits)
         arrays[f"old/{change.name}"] = (_WORDS[change.unit_bytes], change.old_bits)
-    # The widest first, so that all are aligned.
-    widest_first = dict(sorted(arrays.items(), key=lambda item: -item[1][1].itemsize))
-    write_file(path, widest_first, {"format": "weightwire-change", "version": str(version)})
+    _write_file(path, arrays, {"format": "weightwire-change", "version": str(version)})
 
 
-def read_change(path: Path) -> dict[str, Changed]:
-    mapped = map_file(path)
+def _write_file(path: Path, arrays: dict[str, tuple[str, np.ndarray]], metadata: dict[str, str]) -> None:
+    """Writes the arrays themselves, where safetensors' own functions would copy them first. Not synced, because only
+    processes on this machine read the file, and soon. Renamed when it is complete."""
+    widest_first = sorted(arrays.items(), key=lambda item: -item[1][1].itemsize)  # so that all are aligned
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, (dtype, array) in widest_first:
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": dtype, "shape": [len(array)], "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, (_, array) in widest_first:
+            file.write(array.data)
+    os.replace(partial, path)
 
-    def words(name: str) -> np.ndarray:
-        dtype, _, data = mapped[name]
-        return data.view(_NUMPY[dtype])
 
-    return {
-        name.removeprefix("positions/"): Changed(
-            words(name),
-            words("new/" + name.removeprefix("positions/")),
-            words("old/" + name.removeprefix("positions/")),
-        )
-        for name in mapped
-        if name.startswith("positions/")
-    }
+def read_change(path: Path) -> dict[str, ChangedElements]:
+    """Maps the file. The arrays are read when they are used."""
+    with safe_open(path, "pt") as file:
+
+        def array(name: str) -> np.ndarray:
+            mapped: np.ndarray = file.get_tensor(name).numpy()
+            return mapped
+
+        names = file.keys()
+        tensors = [name.removeprefix("positions/") for name in names if name.startswith("positions/")]
+        return {
+            name: ChangedElements(array(f"positions/{name}"), array(f"new/{name}"), array(f"old/{name}"))
+            for name in tensors
+        }

@@ -1,34 +1,42 @@
-"""The engine as the API server sees it: questions to all workers of all engine cores, and one commit."""
+"""The engine as the API server sees it: tasks for all workers of all engine cores, and one commit."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from weightwire.errors import WeightwireError
+from weightwire.integrations.vllm.engine_core import weightwire_ask_workers, weightwire_commit, weightwire_stop
+from weightwire.integrations.vllm.mirror import HeldVersion
+from weightwire.integrations.vllm.worker_agent import Status, WorkerAgent
 
 
 class UpdateRefused(WeightwireError):
-    """The engine cannot do this exactly, and has done nothing."""
+    """The engine cannot do the update exactly, and has done nothing."""
 
 
 class UpdateFailed(WeightwireError):
-    """Something went wrong in the engine, which is as it was."""
+    """An error in the engine, which is unchanged."""
 
 
 class WeightsDiffer(WeightwireError):
-    """The engine's weights are not what they should be: it must not answer any more."""
+    """The engine's weights are not those of its version, so it must stop answering."""
 
 
 class EngineGone(WeightwireError):
     """The engine has ended."""
 
 
-# So often who waits for an engine looks whether it is still there.
 _DEATH_SECONDS = 0.5
+"""How often a call checks that the engine still runs."""
 
 
 class Engine:
+    """Calls methods of engine cores and workers in other processes. A method is passed by reference, and sent by its
+    name."""
+
     def __init__(self, client: Any) -> None:
         self._client = client
         self._core = client.engine_core
@@ -54,44 +62,67 @@ class Engine:
     async def is_sleeping(self) -> bool:
         return self._sleeps and any(await self._call("is_sleeping"))
 
-    async def open(self, mirror: str, written: float | None) -> list[dict[str, Any]]:
-        """Has the workers learn where things are; one answer for each. `written`: when the mirror last changed; None:
-        after the engine was started."""
-        answers = await self._ask("open", mirror, written)
+    async def open(self, mirror: Path, written: float | None) -> list[Status]:
+        """Has the workers make their parameter maps. Returns one status for each worker. `written`: when the mirror
+        last changed; None: after the engine was started."""
+        answers = await self._ask(WorkerAgent.open, str(mirror), written)
         _raise_if_wrong(answers)
         return answers
 
-    async def do(self, task: str, **arguments: Any) -> list[dict[str, Any]]:
-        """Has all workers do something that takes long; steps run meanwhile. One answer for each."""
-        _raise_if_wrong(await self._ask("begin", task, arguments), may_be_busy=True)
+    async def check_can_change(self, tensors: list[str]) -> None:
+        """Raises `UpdateRefused` if changes to any of these tensors would be refused."""
+        await self._do(WorkerAgent.check_can_change, tensors=tensors)
+
+    async def prepare_change(self, path: Path, version: int) -> None:
+        """Has the workers prepare the change in a file."""
+        await self._do(WorkerAgent.prepare_change, path=str(path), version=version)
+
+    async def prepare_mirror(self, held: HeldVersion) -> None:
+        """Has the workers prepare the version that the mirror holds, by comparing all parameters with it."""
+        await self._do(WorkerAgent.prepare_mirror, version=held.version, digest=held.digest)
+
+    async def compare(self, *, recheck_stale: bool) -> list[Status]:
+        """Has the workers compare all readable parameters with the mirror. Raises `WeightsDiffer` if one differs."""
+        return await self._do(WorkerAgent.compare, recheck_stale=recheck_stale)
+
+    async def commit(self, held: HeldVersion) -> dict[str, Any]:
+        """Commits what all workers have prepared, between two steps. REQUIRES: the mirror holds this version. A core
+        that cannot commit is unchanged; after an error, cores may hold different versions."""
+        answers = await self._call(weightwire_commit, held.version, held.digest)
+        _raise_if_wrong(answers)
+        slowest: dict[str, Any] = max(answers, key=lambda answer: float(answer["seconds"]))
+        return slowest
+
+    async def label(self, version: int) -> None:
+        """Labels all later output with this version."""
+        await self._call("set_weight_version", str(version))
+
+    async def stop(self, why: str) -> None:
+        """Ends the engine at once, and the server with it."""
+        await self._call(weightwire_stop, why)
+
+    async def _do(self, task: Callable[..., Status], **arguments: Any) -> list[Status]:
+        """Has all workers do a long task, while steps run. Returns one status for each worker."""
+        _raise_if_wrong(await self._ask(WorkerAgent.start_task, task.__name__, arguments), may_be_busy=True)
         pause = 0.001
         while True:
-            answers = await self._ask("poll")
+            answers = await self._ask(WorkerAgent.task_status)
             if all(answer["state"] != "busy" for answer in answers):
                 _raise_if_wrong(answers)
                 return answers
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.1)
 
-    async def commit(self, version: int, digest: str) -> dict[str, Any]:
-        """Puts what all workers have prepared in place, between two steps; the mirror holds it. A core that cannot
-        stays as it was; after an error, cores may hold different versions."""
-        answers = await self._call("weightwire_commit", version, digest)
-        _raise_if_wrong(answers)
-        slowest: dict[str, Any] = max(answers, key=lambda answer: float(answer["seconds"]))
-        return slowest
+    async def _ask(self, method: Callable[..., Status], *arguments: Any) -> list[Status]:
+        """Calls a method of all agents. Returns one status for each worker."""
+        by_core = await self._call(weightwire_ask_workers, method.__name__, list(arguments))
+        return [answer for answers in by_core for answer in answers]
 
-    async def label(self, version: int) -> None:
-        """What is generated from here on is by this version."""
-        await self._call("set_weight_version", str(version))
-
-    async def stop(self, why: str) -> None:
-        """Ends the engine at once, and with it the server."""
-        await self._call("weightwire_stop", why)
-
-    async def _call(self, method: str, *arguments: Any) -> list[Any]:
-        """One answer for each core. A core that has died never answers, and nobody says so to who waits."""
-        call = asyncio.ensure_future(self._core.call_utility_all_async(method, *arguments))
+    async def _call(self, utility: Callable[..., Any] | str, *arguments: Any) -> list[Any]:
+        """Calls a utility of all engine cores, ours or one of vLLM's. Returns one answer for each core. Raises if the
+        engine ends, because a dead core never answers and vLLM does not report it."""
+        name = utility if isinstance(utility, str) else utility.__name__
+        call = asyncio.ensure_future(self._core.call_utility_all_async(name, *arguments))
         while not (await asyncio.wait({call}, timeout=_DEATH_SECONDS))[0]:
             if self.is_dead:
                 call.cancel()
@@ -99,13 +130,9 @@ class Engine:
         answers: list[Any] = call.result()
         return answers
 
-    async def _ask(self, method: str, *arguments: Any) -> list[dict[str, Any]]:
-        by_core = await self._call("weightwire_ask_workers", method, list(arguments))
-        return [answer for answers in by_core for answer in answers]
 
-
-def _raise_if_wrong(answers: list[dict[str, Any]], *, may_be_busy: bool = False) -> None:
-    """The worst that any of them says."""
+def _raise_if_wrong(answers: list[Status], *, may_be_busy: bool = False) -> None:
+    """Raises the worst error among the answers."""
     for state, error in (("differs", WeightsDiffer), ("refused", UpdateRefused)):
         for answer in answers:
             if answer["state"] == state:

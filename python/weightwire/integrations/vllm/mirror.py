@@ -1,4 +1,4 @@
-"""A mirror as a worker and the API server see it: what it says of itself, and its tensors."""
+"""A mirror as the workers and the API server read it: the version that it holds, and its tensors."""
 
 from __future__ import annotations
 
@@ -11,39 +11,38 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import safe_open
 
 from weightwire import _core
-from weightwire._dtypes import to_torch
 from weightwire.errors import InvalidArgumentError, UnavailableError
-from weightwire.integrations.vllm.tensor_file import map_file
 
 
-class MirrorHeld(NamedTuple):
+class HeldVersion(NamedTuple):
     version: int
     digest: str
 
 
-def read_held(directory: Path) -> MirrorHeld | None:
-    """What a mirror holds; None if it holds nothing, or if a follower has to finish what a crash left."""
+def read_held(directory: Path) -> HeldVersion | None:
+    """The version that a mirror holds; None if it holds none, or if a follower must recover it from a crash first."""
     said: dict[str, Any] = json.loads(_state_file(directory).read_text())
     if said.get("version") is None or said.get("writing") is not None:
         return None
     unsynced = said.get("unsynced")
     if unsynced is not None and unsynced != Path("/proc/sys/kernel/random/boot_id").read_text().strip():
         return None
-    return MirrorHeld(int(said["version"]), str(said["state"]))
+    return HeldVersion(int(said["version"]), str(said["state"]))
 
 
 def check_files(directory: Path) -> None:
-    """Finishes what a crash has left, and digests all files: raises `CorruptError` unless they are what the mirror says
-    that it holds. Needs no bucket; nobody else may be following into it."""
+    """Recovers the mirror from a crash if necessary, and digests all files. Raises `CorruptError` unless they hold the
+    mirror's version. Needs no bucket. REQUIRES: no follower has the mirror open."""
     _state_file(directory)
     _core.check_mirror(os.fspath(directory), 0)
 
 
 @contextlib.contextmanager
-def reading(directory: Path) -> Iterator[None]:
-    """Keeps a follower of another process from writing meanwhile."""
+def read_lock(directory: Path) -> Iterator[None]:
+    """Prevents followers in other processes from writing to the mirror inside the `with` block."""
     _state_file(directory)
     with (directory / ".weightwire" / "content.lock").open("rb") as lock:
         try:
@@ -63,7 +62,7 @@ def _state_file(directory: Path) -> Path:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The files with weights: those that the index names, or all if there is none."""
+    """The files with weights: those that the index names, or all without an index."""
     index = directory / "model.safetensors.index.json"
     if index.is_file():
         names: dict[str, str] = json.loads(index.read_text())["weight_map"]
@@ -72,11 +71,12 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def map_tensors(directory: Path) -> dict[str, torch.Tensor]:
-    """The checkpoint's tensors as they are on the disk, by name."""
+    """The checkpoint's tensors by name, mapped: they are read when they are used, and show later writes to the
+    files."""
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(directory):
-        for name, (dtype, shape, data) in map_file(path).items():
-            tensors[name] = to_torch(dtype, shape, data)
+        with safe_open(path, "pt") as file:
+            tensors.update({name: file.get_tensor(name) for name in list(file.keys())})
     return tensors
 
 

@@ -1,4 +1,4 @@
-"""What the environment says."""
+"""The plug-in's options, which come from environment variables."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class Options:
     """WEIGHTWIRE_MIRROR: the mirror; by default the directory that is served."""
     every_version: bool = False
     """WEIGHTWIRE_VERSIONS: "newest" (the default) or "every"."""
-    behind: int = 0
-    """WEIGHTWIRE_BEHIND: so many versions may be missed before anything is done."""
-    interval: float = 0.0
-    """WEIGHTWIRE_INTERVAL: at least so many seconds between two commits."""
-    poll: float = 0.5
-    """WEIGHTWIRE_POLL: seconds between two questions for a newer version."""
+    max_lag: int = 0
+    """WEIGHTWIRE_MAX_LAG: update once the engine is more than this number of versions behind."""
+    min_update_interval: float = 0.0
+    """WEIGHTWIRE_INTERVAL: at least this many seconds between two commits."""
+    poll_interval: float = 0.5
+    """WEIGHTWIRE_POLL: seconds between two requests for a newer version."""
     check_all: bool = True
-    """WEIGHTWIRE_CHECK: "full" (the default) compares everything that can be read with the mirror, in the background
-    after a commit; "commit" only what was written, in the commit."""
+    """WEIGHTWIRE_CHECK: "full" (the default) compares all readable parameters with the mirror, in the background after
+    a commit; "commit" compares only what was written, in the commit."""
     check_interval: float = 60.0
-    """WEIGHTWIRE_CHECK_INTERVAL: at least so many seconds between two such comparisons."""
+    """WEIGHTWIRE_CHECK_INTERVAL: at least this many seconds between two full comparisons."""
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> Options | None:
         """None if there is no run to follow.
 
-        >>> Options.from_environment({"WEIGHTWIRE_RUN": "s3://bucket/run", "WEIGHTWIRE_BEHIND": "2"}).behind
+        >>> Options.from_environment({"WEIGHTWIRE_RUN": "s3://bucket/run", "WEIGHTWIRE_MAX_LAG": "2"}).max_lag
         2
         >>> Options.from_environment({}) is None
         True
@@ -51,15 +51,15 @@ class Options:
             run=run,
             mirror=Path(mirror) if mirror else None,
             every_version=read("WEIGHTWIRE_VERSIONS", {"newest": False, "every": True}.__getitem__, "newest"),
-            behind=read("WEIGHTWIRE_BEHIND", _at_least_zero(int), "0"),
-            interval=read("WEIGHTWIRE_INTERVAL", _at_least_zero(float), "0"),
-            poll=read("WEIGHTWIRE_POLL", _at_least_zero(float), "0.5"),
+            max_lag=read("WEIGHTWIRE_MAX_LAG", _at_least_zero(int), "0"),
+            min_update_interval=read("WEIGHTWIRE_INTERVAL", _at_least_zero(float), "0"),
+            poll_interval=read("WEIGHTWIRE_POLL", _at_least_zero(float), "0.5"),
             check_all=read("WEIGHTWIRE_CHECK", {"full": True, "commit": False}.__getitem__, "full"),
             check_interval=read("WEIGHTWIRE_CHECK_INTERVAL", _at_least_zero(float), "60"),
         )
-        if options.every_version and options.behind > 0:
+        if options.every_version and options.max_lag > 0:
             raise InvalidArgumentError(
-                "WEIGHTWIRE_VERSIONS=every misses no version, and WEIGHTWIRE_BEHIND says that some may be; set one"
+                "WEIGHTWIRE_VERSIONS=every skips no version, but WEIGHTWIRE_MAX_LAG allows a lag; set one of them"
             )
         return options
 

@@ -1,4 +1,4 @@
-"""What vLLM calls, by the entry points of this package."""
+"""The entry points that vLLM calls."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ RUN = "WEIGHTWIRE_RUN"
 
 
 def register() -> None:
-    """`vllm.general_plugins`: in every process of vLLM, perhaps several times. Gives workers and the engine's core the
-    methods that the server asks for; without a run it does nothing."""
+    """`vllm.general_plugins`: called in every process of vLLM, perhaps several times. Adds the methods that engine.py
+    calls to workers and to the engine core; without a run it does nothing."""
     if RUN not in os.environ:
         return
     import vllm.envs
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.worker.worker_base import WorkerBase
 
-    from weightwire.integrations.vllm import core, worker
+    from weightwire.integrations.vllm.engine_core import UTILITIES
+    from weightwire.integrations.vllm.worker_agent import weightwire_agent
 
-    # Then vLLM loads this, but no plugin that has routes. If it names others, it does not load this either.
+    # Without VLLM_PLUGINS vLLM calls this, but loads no plugin that has routes.
     if vllm.envs.VLLM_PLUGINS is None and multiprocessing.parent_process() is None:
         logger.warning("weightwire: %s is set, but nothing is followed: set VLLM_PLUGINS=weightwire too", RUN)
-    WorkerBase.weightwire = worker.weightwire
-    EngineCore.weightwire_ask_workers = core.ask_workers
-    EngineCore.weightwire_commit = core.commit
-    EngineCore.weightwire_stop = core.stop
+    setattr(WorkerBase, weightwire_agent.__name__, weightwire_agent)
+    for utility in UTILITIES:
+        setattr(EngineCore, utility.__name__, utility)
 
 
 def endpoint() -> Any:
-    """`vllm.endpoint_plugins`: in every API server, if VLLM_PLUGINS names us."""
-    from weightwire.integrations.vllm.routes import Endpoint
+    """`vllm.endpoint_plugins`: called in every API server, if VLLM_PLUGINS names the plug-in."""
+    from weightwire.integrations.vllm.endpoint import Endpoint
 
     return Endpoint()

@@ -5,9 +5,9 @@ import functools
 import numpy as np
 import pytest
 import torch
+from weightwire.integrations.vllm.box_mapping import make_box_mapping
 from weightwire.integrations.vllm.derived import Derived, derived_state
-from weightwire.integrations.vllm.places import make_place
-from weightwire.integrations.vllm.shadow import learn
+from weightwire.integrations.vllm.learned_map import learn
 
 
 class Fused(torch.nn.Module):
@@ -72,14 +72,14 @@ def test_the_map_learned_says_what_the_loader_does():
     model.load_weights(checkpoint.items())
     parameters = dict(model.named_parameters())
     seen = {name: np.zeros(parameter.numel(), int) for name, parameter in parameters.items()}
-    for place in learned().places:
-        source = checkpoint[place.tensor].view(-1)
-        target = parameters[place.parameter].data.view(-1)
-        assert torch.equal(place.source(source), place.target(target))
-        chosen, positions = place.locate(np.arange(source.numel()))
+    for box in learned().boxes:
+        source = checkpoint[box.tensor].view(-1)
+        target = parameters[box.parameter].data.view(-1)
+        assert torch.equal(box.source(source), box.target(target))
+        chosen, positions = box.locate(np.arange(source.numel()))
         assert torch.equal(source[chosen], target[positions])
-        assert len(chosen) == np.prod(place.sizes)
-        np.add.at(seen[place.parameter], positions, 1)
+        assert len(chosen) == np.prod(box.sizes)
+        np.add.at(seen[box.parameter], positions, 1)
     assert all((seen[name] == 1).all() for name in ("qkv", "out", "experts"))
     assert seen["embed.weight"].tolist() == [1] * 42 + [0] * 6  # the padding has no source
 
@@ -87,11 +87,11 @@ def test_the_map_learned_says_what_the_loader_does():
 def test_what_is_not_a_mere_move_is_not_taken_for_one():
     result = learned()
     assert result.opaque == {"scaled"}
-    assert "scaled" not in {place.parameter for place in result.places}
+    assert "scaled" not in {box.parameter for box in result.boxes}
 
 
 def test_weights_that_are_shared_have_one_name():
-    assert {place.parameter for place in learned().places if place.tensor == "embed"} == {"embed.weight"}
+    assert {box.parameter for box in learned().boxes if box.tensor == "embed"} == {"embed.weight"}
 
 
 def test_the_real_weights_are_not_touched():
@@ -115,24 +115,24 @@ def test_positions_are_found_in_any_slice(seed):
     target = torch.full(tuple(size + 1 for size in view.shape), -1)
     box = target[tuple(slice(1, None) for _ in view.shape)]
     box.copy_(view)
-    place = make_place(
+    box = make_box_mapping(
         "a", "b", tuple(view.shape), (view.storage_offset(), view.stride()), (box.storage_offset(), box.stride())
     )
-    chosen, positions = place.locate(np.arange(whole.numel()))
+    chosen, positions = box.locate(np.arange(whole.numel()))
     assert chosen.tolist() == sorted(view.flatten().tolist())
     assert target.view(-1)[positions].tolist() == chosen.tolist()
     # And of some of them, in the type that a change has them in.
     some = np.flatnonzero(random.random(whole.numel()) < 0.5)
     inside = set(view.flatten().tolist())
     for dtype in (np.int64, np.uint32):
-        chosen, positions = place.locate(some.astype(dtype))
+        chosen, positions = box.locate(some.astype(dtype))
         assert some[chosen].tolist() == [position for position in some.tolist() if position in inside]
         assert target.view(-1)[positions].tolist() == some[chosen].tolist()
 
 
 def test_an_element_that_goes_to_two_places_at_once_is_no_place():
-    assert make_place("a", "b", (3, 4), (0, (0, 1)), (0, (4, 1))) is None
-    assert make_place("a", "b", (3, 4), (0, (2, 1)), (0, (4, 1))) is None
+    assert make_box_mapping("a", "b", (3, 4), (0, (0, 1)), (0, (4, 1))) is None
+    assert make_box_mapping("a", "b", (3, 4), (0, (2, 1)), (0, (4, 1))) is None
 
 
 def test_modules_that_keep_something_made_from_weights_are_found():
@@ -240,4 +240,4 @@ def test_tensors_that_go_elsewhere_are_known():
     result = learn(model, {name: (torch.float32, shape) for name, shape in {**shapes, "unused": (4,)}.items()})
     assert result.opaque == {"filled", "out", "joined"}
     assert result.elsewhere == {"filled", "out", "joined", "plain", "kept", "made"}
-    assert {place.parameter for place in result.places} == {"copied", "padded"}
+    assert {box.parameter for box in result.boxes} == {"copied", "padded"}

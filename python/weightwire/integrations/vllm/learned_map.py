@@ -1,9 +1,9 @@
-"""Learning where a checkpoint's elements go, by watching the model's own loader.
+"""Learns where a checkpoint's elements go, by tracing the model's own loader.
 
-A second model is made on the meta device, where tensors have shapes and no data, and its `load_weights` is given meta
-tensors under the checkpoint's names. Every slice that it moves shows, as a copy between two views, which elements go
-where: for fused parameters, experts and any rank, without a table for each architecture. It costs no memory, and the
-live weights are not touched.
+A second model, the shadow, is made on the meta device, where tensors have shapes and no data. Its `load_weights` gets
+meta tensors under the checkpoint's names. Each copy between two views then shows which elements go where: for fused
+parameters, experts and any rank, without a table for each architecture. This needs no memory, and does not touch the
+live weights.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from weightwire.integrations.vllm.places import Place, make_place
+from weightwire.integrations.vllm.box_mapping import BoxMapping, make_box_mapping
 
 
 @dataclass
 class LearnedMap:
-    """What the loader does with a checkpoint."""
+    """The copies and other uses that the loader makes of a checkpoint's tensors."""
 
-    places: list[Place] = field(default_factory=list)
+    boxes: list[BoxMapping] = field(default_factory=list)
     opaque: set[str] = field(default_factory=set)
-    """Parameters that are made from the checkpoint in ways that are not mere moves."""
+    """Parameters that the loader computes, where it does not only copy."""
     elsewhere: set[str] = field(default_factory=set)
-    """Tensors of the checkpoint of which something is kept, or made, that is no parameter."""
+    """Tensors of the checkpoint from which the loader keeps or computes something other than a parameter."""
 
 
 def shadow_model(vllm_config: Any) -> torch.nn.Module:
-    """The worker's model once more, without data and without what is done after loading."""
+    """Makes the worker's model again, without data and without the processing after loading."""
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
 
@@ -46,7 +46,8 @@ def shadow_model(vllm_config: Any) -> torch.nn.Module:
 
 
 def learn(model: torch.nn.Module, tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> LearnedMap:
-    """Where the elements of these tensors go. The model is on the meta device; its `load_weights` is called once."""
+    """Learns where the elements of these tensors go, by one call of `load_weights`. REQUIRES: the model is on the meta
+    device."""
     sources: dict[int, str] = {}
     kept: list[torch.Tensor] = []
 
@@ -58,7 +59,7 @@ def learn(model: torch.nn.Module, tensors: Mapping[str, tuple[torch.dtype, tuple
             yield name, tensor
 
     parameters = dict(tensors_of(model))
-    # What a loader replaces has another storage after it, and comes out as not known.
+    # A parameter that the loader replaces has a different storage afterwards, and counts as opaque.
     targets = {_storage(tensor): name for name, tensor in reversed(parameters.items())}
     with _Moves() as moves:
         model.load_weights(stream())
@@ -71,19 +72,19 @@ def learn(model: torch.nn.Module, tensors: Mapping[str, tuple[torch.dtype, tuple
             if name is not None:
                 result.elsewhere.add(name)
             continue
-        place = None
+        box = None
         if name is not None:
-            place = make_place(
+            box = make_box_mapping(
                 name,
                 parameter,
                 tuple(target.shape),
                 (source.storage_offset(), source.expand(target.shape).stride()),
                 (target.storage_offset() - parameters[parameter].storage_offset(), target.stride()),
             )
-        if place is None:
+        if box is None:
             result.opaque.add(parameter)
         elif target.numel() > 0:
-            result.places.append(place)
+            result.boxes.append(box)
     result.opaque.update(name for written in moves.written if (name := targets.get(_storage(written))) is not None)
     used = [*moves.used, *_kept_by(model)]
     result.elsewhere.update(name for tensor in used if (name := sources.get(_storage(tensor))) is not None)
@@ -147,7 +148,7 @@ def _tensors(*values: Any) -> list[torch.Tensor]:
 
 
 def _written(schema: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """What a call writes to, by whichever argument."""
+    """The tensors that a call writes to."""
     given = {**{argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}, **kwargs}
     names = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
     return _tensors([value for name, value in given.items() if name in names])

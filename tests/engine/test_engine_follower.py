@@ -11,13 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import weightwire as ww
+from weightwire.integrations.vllm import endpoint as endpoint_module
 from weightwire.integrations.vllm import engine as engine_module
-from weightwire.integrations.vllm import routes, server
+from weightwire.integrations.vllm import status as status_module
 from weightwire.integrations.vllm.engine import Engine, UpdateFailed, UpdateRefused, WeightsDiffer
-from weightwire.integrations.vllm.metrics import Metrics
+from weightwire.integrations.vllm.engine_follower import EngineFollower
 from weightwire.integrations.vllm.mirror import read_held
 from weightwire.integrations.vllm.options import Options
-from weightwire.integrations.vllm.server import Following
+from weightwire.integrations.vllm.status import Metrics
 
 WEIGHTS = 1000
 
@@ -64,15 +65,27 @@ class NotingEngine:
     async def open(self, mirror, written):
         self.opened.append(written)
         lists = {key: [] for key in ("refused", "stale", "unread", "unproven")}
-        return [{**lists, "young": written is None, **self.says}]
+        return [{**lists, "mirror_is_newer": written is None, **self.says}]
 
-    async def do(self, task, **arguments):
+    def _note(self, task):
         self.tasks.append(task)
         self.before.get(task, lambda: None)()
-        return await self.open("", 0.0) if task == "check" and arguments["settle"] else [{"elements": WEIGHTS}]
 
-    async def commit(self, version, digest):
-        self.commits.append(version)
+    async def check_can_change(self, tensors):
+        self._note("check_can_change")
+
+    async def prepare_change(self, path, version):
+        self._note("prepare_change")
+
+    async def prepare_mirror(self, held):
+        self._note("prepare_mirror")
+
+    async def compare(self, *, recheck_stale):
+        self._note("compare")
+        return await self.open("", 0.0) if recheck_stale else [{"elements": WEIGHTS}]
+
+    async def commit(self, held):
+        self.commits.append(held.version)
         return {"seconds": 0.001, "seconds_writing": 0.001, "elements": 1}
 
     async def label(self, version):
@@ -81,33 +94,33 @@ class NotingEngine:
 
 @pytest.fixture
 def follow(run, metrics, monkeypatch):
-    """Has a task start, and calls a coroutine with it and its engine. Turns are taken by hand."""
-    monkeypatch.setattr(server, "Metrics", lambda: metrics)
+    """Has a task start, and calls a coroutine with it and its engine. Steps are taken by hand."""
+    monkeypatch.setattr(status_module, "Metrics", lambda: metrics)
 
-    async def no_turns(self):
+    async def no_steps(self):
         pass
 
-    monkeypatch.setattr(Following, "_run", no_turns)
+    monkeypatch.setattr(EngineFollower, "_run", no_steps)
 
     def call(coroutine, *, engine=None, served=True, **options):
         engine = engine or NotingEngine()
 
         async def main():
-            following = Following(engine, Options(str(run.bucket), **options), run.mirror, served=served)
+            follower = EngineFollower(engine, Options(str(run.bucket), **options), run.mirror, served=served)
 
-            async def turn():
+            async def step():
                 try:
-                    await following._turn()
+                    await follower._step()
                 finally:
-                    following._note_standing()
-                return following.status
+                    follower._update_lag()
+                return follower.status
 
-            following.turn = turn
+            follower.step = step
             try:
-                await following.start()
-                return await coroutine(following, engine)
+                await follower.start()
+                return await coroutine(follower, engine)
             finally:
-                await following._give_back()
+                await follower._release_lease()
 
         return asyncio.run(main())
 
@@ -122,12 +135,12 @@ def fails(error):
 
 
 def test_an_update_that_fails_again_and_again_does_not_hold_up_requests_all_the_time(follow):
-    async def pauses(following, engine):
-        failed = [following._pause_after(UpdateFailed("the caches could not be reset")) for _ in range(9)]
+    async def pauses(follower, engine):
+        failed = [follower._pause_after(UpdateFailed("the caches could not be reset")) for _ in range(9)]
         return (
             failed,
-            following._pause_after(ww.UnavailableError("the bucket")),
-            following._pause_after(UpdateFailed("")),
+            follower._pause_after(ww.UnavailableError("the bucket")),
+            follower._pause_after(UpdateFailed("")),
         )
 
     failed, other, after = follow(pauses)
@@ -138,199 +151,203 @@ def test_an_update_that_fails_again_and_again_does_not_hold_up_requests_all_the_
 
 
 def test_several_versions_are_one_update(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         for _ in range(3):
             run.publish()
-        status = await following.turn()
+        status = await follower.step()
         assert engine.commits == [3]
         assert (status["version"], status["newest"], status["versions_behind"]) == (3, 3, 0)
 
-    follow(turns)
+    follow(steps_taken)
 
 
 def test_every_version_is_an_update_and_the_lag_is_the_runs(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         for _ in range(3):
             run.publish()
         for version in (1, 2, 3):
-            status = await following.turn()
+            status = await follower.step()
             assert (status["version"], status["newest"], status["versions_behind"]) == (version, 3, 3 - version)
-        assert (await following.turn())["seconds_behind"] == 0
+        assert (await follower.step())["seconds_behind"] == 0
         assert engine.commits == [1, 2, 3]
 
-    follow(turns, every_version=True)
+    follow(steps_taken, every_version=True)
 
 
 def test_versions_may_be_missed_up_to_a_number(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         for lag in (1, 2):
             run.publish()
-            status = await following.turn()
+            status = await follower.step()
             assert (status["version"], status["versions_behind"]) == (0, lag)
             assert status["seconds_behind"] > 0
         run.publish()
-        assert (await following.turn())["version"] == 3
+        assert (await follower.step())["version"] == 3
         assert engine.commits == [3]
 
-    follow(turns, behind=2)
+    follow(steps_taken, max_lag=2)
 
 
 def test_there_is_time_between_updates(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         run.publish()
-        assert (await following.turn())["version"] == 1
+        assert (await follower.step())["version"] == 1
         run.publish()
-        status = await following.turn()
+        status = await follower.step()
         assert (status["version"], status["versions_behind"]) == (1, 1)
-        following._committed_at -= 1000
-        assert (await following.turn())["version"] == 2
+        follower._committed_at -= 1000
+        assert (await follower.step())["version"] == 2
 
-    follow(turns, interval=1000.0)
+    follow(steps_taken, min_update_interval=1000.0)
 
 
 def test_every_version_and_missing_some_are_not_wanted_at_once():
-    environment = {"WEIGHTWIRE_RUN": "run", "WEIGHTWIRE_VERSIONS": "every", "WEIGHTWIRE_BEHIND": "1"}
-    with pytest.raises(ww.InvalidArgumentError, match="WEIGHTWIRE_BEHIND"):
+    environment = {"WEIGHTWIRE_RUN": "run", "WEIGHTWIRE_VERSIONS": "every", "WEIGHTWIRE_MAX_LAG": "1"}
+    with pytest.raises(ww.InvalidArgumentError, match="WEIGHTWIRE_MAX_LAG"):
         Options.from_environment(environment)
-    assert Options.from_environment({**environment, "WEIGHTWIRE_BEHIND": "0"}).every_version
+    assert Options.from_environment({**environment, "WEIGHTWIRE_MAX_LAG": "0"}).every_version
 
 
 def test_the_engine_sleeps(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         run.publish()
         engine.sleeping = True
-        assert (await following.turn())["last_asked"] is None
+        assert (await follower.step())["last_asked"] is None
         engine.sleeping = False
-        assert (await following.turn())["version"] == 1
+        assert (await follower.step())["version"] == 1
 
-    follow(turns)
-
-
-# --- standing still ---
+    follow(steps_taken)
 
 
-def test_standing_still_does_not_hide_how_far_the_run_is(run, follow):
-    async def turns(following, engine):
-        following.stand_still(0, False)
+# --- pinning ---
+
+
+def test_a_pin_does_not_hide_how_far_the_run_is(run, follow):
+    async def steps_taken(follower, engine):
+        follower.pin(0, False)
         run.publish(), run.publish()
-        status = await following.turn()
+        status = await follower.step()
         assert (status["version"], status["newest"], status["versions_behind"]) == (0, 2, 2)
-        following.stand_still(1, False)
-        assert (await following.turn())["version"] == 1
-        following.stand_still(None, False)
-        assert (await following.turn())["version"] == 2
-        following.stand_still(0, True)
-        status = await following.turn()
+        follower.pin(1, False)
+        assert (await follower.step())["version"] == 1
+        follower.pin(None, False)
+        assert (await follower.step())["version"] == 2
+        follower.pin(0, True)
+        status = await follower.step()
         assert (status["version"], status["versions_behind"]) == (0, 2)
 
-    follow(turns)
+    follow(steps_taken)
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("back", [False, True])
-def test_standing_still_is_not_overtaken_by_an_update_under_way(run, follow, monkeypatch, late, back):
+def test_an_update_under_way_does_not_pass_a_pin(run, follow, monkeypatch, late, back):
     """It is asked for while workers prepare, or only when the mirror has moved."""
 
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         run.publish()
         if late:
-            move = following._move_mirror
+            move = follower._move_mirror
 
             async def move_then_ask(update):
                 await move(update)
-                following.stand_still(0, back)
+                follower.pin(0, back)
 
-            following._move_mirror = move_then_ask
+            follower._move_mirror = move_then_ask
         else:
-            engine.before["prepare_change"] = lambda: following.stand_still(0, back)
+            engine.before["prepare_change"] = lambda: follower.pin(0, back)
         for _ in range(2):
-            status = await following.turn()
+            status = await follower.step()
             assert (status["version"], status["newest"], status["versions_behind"]) == (0, 1, 1)
             assert read_held(run.mirror).version == 0
         assert engine.commits == []
-        following.stand_still(None, False)
+        follower.pin(None, False)
         engine.before.clear()
         if late:
-            following._move_mirror = move
-        assert (await following.turn())["version"] == 1
+            follower._move_mirror = move
+        assert (await follower.step())["version"] == 1
 
-    follow(turns)
+    follow(steps_taken)
 
 
 @pytest.mark.parametrize("back", [False, True])
 def test_a_mirror_that_went_too_far_leaves_the_engine_where_it_is(run, follow, back):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         run.publish()
-        await following.turn()
+        await follower.step()
         run.publish()
-        following._follower.poll().apply()
-        following.stand_still(1, back)
+        follower._follower.poll().apply()
+        follower.pin(1, back)
         for _ in range(2):
-            assert (await following.turn())["version"] == 1
+            assert (await follower.step())["version"] == 1
         assert engine.commits == [1]
         assert read_held(run.mirror).version == (1 if back else 2)
-        following.stand_still(None, False)
-        assert (await following.turn())["version"] == 2
+        follower.pin(None, False)
+        assert (await follower.step())["version"] == 2
 
-    follow(turns)
+    follow(steps_taken)
 
 
 # --- how ---
 
 
 def test_a_small_change_is_prepared_before_the_mirror_moves_and_a_large_one_compared_after(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         moved = []
-        for task in ("prepare_change", "may_change", "prepare_mirror"):
+        for task in ("prepare_change", "check_can_change", "prepare_mirror"):
             engine.before[task] = lambda: moved.append(read_held(run.mirror).version)
         run.publish(8, "norm")  # all of a tensor, but little of the model
-        await following.turn()
+        await follower.step()
         run.publish(WEIGHTS // 10)
-        await following.turn()
-        assert [task for task in engine.tasks if task != "check"] == ["prepare_change", "may_change", "prepare_mirror"]
+        await follower.step()
+        assert [task for task in engine.tasks if task != "compare"] == [
+            "prepare_change",
+            "check_can_change",
+            "prepare_mirror",
+        ]
         assert moved == [0, 1, 2]
         assert engine.commits == [1, 2]
 
-    follow(turns)
+    follow(steps_taken)
 
 
 def test_a_change_that_cannot_be_prepared_is_made_by_comparing(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         engine.before["prepare_change"] = fails(UpdateFailed("no memory"))
         run.publish()
-        assert (await following.turn())["version"] == 1
-        assert engine.tasks[:3] == ["prepare_change", "may_change", "prepare_mirror"]
+        assert (await follower.step())["version"] == 1
+        assert engine.tasks[:3] == ["prepare_change", "check_can_change", "prepare_mirror"]
 
-    follow(turns)
+    follow(steps_taken)
 
 
 def test_what_cannot_be_compared_is_not_made_by_comparing(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         run.publish(WEIGHTS)
-        assert (await following.turn())["version"] == 1
+        assert (await follower.step())["version"] == 1
         assert engine.tasks == ["prepare_change"]
         engine.before["prepare_change"] = fails(UpdateFailed("no memory"))
         run.publish()
         with pytest.raises(UpdateFailed):
-            await following.turn()
+            await follower.step()
         assert read_held(run.mirror).version == 1
 
     engine = NotingEngine()
     engine.says["unproven"] = ["a"]
-    follow(turns, engine=engine, check_all=False)
+    follow(steps_taken, engine=engine, check_all=False)
 
 
-@pytest.mark.parametrize(("task", "changed"), [("prepare_change", 3), ("may_change", WEIGHTS)])
+@pytest.mark.parametrize(("task", "changed"), [("prepare_change", 3), ("check_can_change", WEIGHTS)])
 def test_what_is_refused_moves_nothing(run, follow, task, changed):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         engine.before[task] = fails(UpdateRefused("not exactly"))
         run.publish(changed)
         with pytest.raises(UpdateRefused):
-            await following.turn()
-        assert (following.status["version"], following.status["versions_behind"]) == (0, 1)
+            await follower.step()
+        assert (follower.status["version"], follower.status["versions_behind"]) == (0, 1)
         assert read_held(run.mirror).version == 0
 
-    follow(turns)
+    follow(steps_taken)
 
 
 # --- what is checked ---
@@ -346,70 +363,70 @@ def damage(mirror):
 
 
 def test_all_is_compared_and_digested_after_an_update(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         run.publish()
-        await following.turn()
-        assert engine.tasks == ["prepare_change", "check"]
-        assert following.status["last_check"]["version"] == 1
+        await follower.step()
+        assert engine.tasks == ["prepare_change", "compare"]
+        assert follower.status["last_check"]["version"] == 1
         run.publish()
         damage(run.mirror)
         with pytest.raises(WeightsDiffer, match="the mirror is damaged"):
-            await following.turn()
+            await follower.step()
 
-    follow(turns, check_interval=0.0)
+    follow(steps_taken, check_interval=0.0)
 
 
 def test_but_not_so_often_that_it_does_little_else(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         run.publish()
-        await following.turn()
-        assert engine.tasks == ["prepare_change", "check"]
-        following._check_seconds = 60.0  # as if it had taken that long
+        await follower.step()
+        assert engine.tasks == ["prepare_change", "compare"]
+        follower._check_seconds = 60.0  # as if it had taken that long
         run.publish()
-        await following.turn()
-        assert engine.tasks == ["prepare_change", "check", "prepare_change"]
+        await follower.step()
+        assert engine.tasks == ["prepare_change", "compare", "prepare_change"]
 
-    follow(turns, check_interval=1e-9)
+    follow(steps_taken, check_interval=1e-9)
 
 
 def test_or_not_if_it_is_not_wanted(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         run.publish()
-        await following.turn()
+        await follower.step()
         assert engine.tasks == ["prepare_change"]
 
-    follow(turns, check_interval=0.0, check_all=False)
+    follow(steps_taken, check_interval=0.0, check_all=False)
 
 
 def test_a_damaged_mirror_is_loaded_anew_before_the_server_starts(run, follow):
     sound = next(run.mirror.glob("*.safetensors")).read_bytes()
 
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         assert engine.opened == [None]  # the engine was loaded from something else
         assert next(run.mirror.glob("*.safetensors")).read_bytes() == sound
-        assert following.status["version"] == 0
+        assert follower.status["version"] == 0
 
     damage(run.mirror)
-    follow(turns)
+    follow(steps_taken)
 
 
 def test_a_damaged_mirror_without_a_bucket_is_not_served(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         raise AssertionError
 
     damage(run.mirror)
     run.bucket.rename(run.bucket.with_name("away"))
     with pytest.raises(ww.WeightwireError):
-        follow(turns)
+        follow(steps_taken)
 
 
 def test_without_its_bucket_a_sound_mirror_is_served(run, follow):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         assert engine.opened[0] is not None
-        assert following.status["version"] == 0
+        assert follower.status["version"] == 0
 
     run.bucket.rename(run.bucket.with_name("away"))
-    follow(turns)
+    follow(steps_taken)
 
 
 def test_what_a_crash_left_is_finished_without_its_bucket(run, follow):
@@ -423,12 +440,12 @@ def test_what_a_crash_left_is_finished_without_its_bucket(run, follow):
     state.write_text(json.dumps({**said, "unsynced": "an earlier boot"}))
     assert read_held(run.mirror) is None
 
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         assert engine.opened == [None]
-        assert following.status["version"] == 1
+        assert follower.status["version"] == 1
 
     run.bucket.rename(run.bucket.with_name("away"))
-    follow(turns)
+    follow(steps_taken)
 
 
 @pytest.mark.parametrize(
@@ -437,33 +454,33 @@ def test_what_a_crash_left_is_finished_without_its_bucket(run, follow):
         ({}, True, []),
         ({}, False, []),
         ({"unread": ["a"]}, True, []),
-        ({"unread": ["a"]}, False, ["prepare_mirror", "check"]),
-        ({"stale": ["a"]}, True, ["prepare_mirror", "check"]),
+        ({"unread": ["a"]}, False, ["prepare_mirror", "compare"]),
+        ({"stale": ["a"]}, True, ["prepare_mirror", "compare"]),
         ({"unproven": ["a"]}, True, []),
         ({"unproven": ["a"]}, False, None),
     ],
 )
 def test_the_engine_is_brought_to_another_mirror_than_it_was_loaded_from(follow, says, served, tasks):
-    async def turns(following, engine):
+    async def steps_taken(follower, engine):
         assert engine.tasks == tasks
-        assert following.status["not_compared"] == says.get("unproven", [])
+        assert follower.status["not_compared"] == says.get("unproven", [])
 
     engine = NotingEngine()
     engine.says.update(says)
     refusal = pytest.raises(UpdateRefused, match="'a' can neither be compared with it nor loaded anew")
     with refusal if tasks is None else contextlib.nullcontext():
-        follow(turns, engine=engine, served=served)
+        follow(steps_taken, engine=engine, served=served)
 
 
 def test_it_says_so_if_every_update_will_be_refused(follow):
-    async def turns(following, engine):
-        return following.status
+    async def steps_taken(follower, engine):
+        return follower.status
 
     engine = NotingEngine()
     engine.says.update(in_place=0, refused=["because"])
-    status = follow(turns, engine=engine)
+    status = follow(steps_taken, engine=engine)
     assert (status["can_update"], status["refused"]) == (False, ["because"])
-    assert follow(turns)["can_update"]
+    assert follow(steps_taken)["can_update"]
 
 
 # --- the engine as the API server sees it ---
@@ -515,9 +532,9 @@ def test_the_worst_that_a_worker_says_counts():
 
 def test_an_option_that_means_nothing_keeps_the_server_from_starting(monkeypatch):
     monkeypatch.setenv("WEIGHTWIRE_RUN", "run")
-    monkeypatch.setenv("WEIGHTWIRE_BEHIND", "two")
-    endpoint = routes.Endpoint()  # vLLM leaves out a plugin that raises here
-    with pytest.raises(ww.InvalidArgumentError, match="WEIGHTWIRE_BEHIND is 'two'"):
+    monkeypatch.setenv("WEIGHTWIRE_MAX_LAG", "two")
+    endpoint = endpoint_module.Endpoint()  # vLLM leaves out a plugin that raises here
+    with pytest.raises(ww.InvalidArgumentError, match="WEIGHTWIRE_MAX_LAG is 'two'"):
         endpoint.attach_router(None)
 
 
@@ -528,23 +545,23 @@ def test_other_api_servers_wait_until_it_is_known_what_the_engine_holds(monkeypa
         async def get_weight_version(self):
             return next(labels)
 
-    asyncio.run(routes._wait_for_label(Labelled()))
+    asyncio.run(endpoint_module._wait_for_label(Labelled()))
     assert next(labels, None) is None
 
     class Never:
         async def get_weight_version(self):
             return "default"
 
-    monkeypatch.setattr(routes, "_MATCH_SECONDS", 0.0)
+    monkeypatch.setattr(endpoint_module, "_MATCH_SECONDS", 0.0)
     with pytest.raises(ww.UnavailableError, match="did not find out"):
-        asyncio.run(routes._wait_for_label(Never()))
+        asyncio.run(endpoint_module._wait_for_label(Never()))
 
 
 def test_the_header_of_many_completions_is_a_summary():
     few = {("a", 1): [("4", 0, 9)], ("a", 0): [("3", 0, 17), ("4", 17, 40)]}
-    assert routes.version_header(few) == (b"x-weightwire-versions", b"3:0-17 4:17-40, 4:0-9")
+    assert endpoint_module.version_header(few) == (b"x-weightwire-versions", b"3:0-17 4:17-40, 4:0-9")
     many = {(f"r-{i}", 0): [(str(98 + i % 5), 0, 16)] for i in range(1000)}
-    assert routes.version_header(many) == (b"x-weightwire-version-range", b"98-102")
+    assert endpoint_module.version_header(many) == (b"x-weightwire-version-range", b"98-102")
 
 
 @pytest.mark.parametrize(
@@ -557,4 +574,4 @@ def test_experts_of_several_cores_and_those_that_move_are_refused(is_moe, size, 
         parallel_config=SimpleNamespace(data_parallel_size=size, enable_eplb=moves),
     )
     with pytest.raises(ww.InvalidArgumentError) if refused else contextlib.nullcontext():
-        server.refuse_unsuited(config)
+        endpoint_module.refuse_unsuited(config)

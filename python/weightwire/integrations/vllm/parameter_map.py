@@ -1,8 +1,8 @@
-"""A worker's parameters as they hold a version: what is where, whether it is right, and what a change does to them.
+"""Maps a checkpoint's elements to a worker's parameters, compares the two, and updates the parameters.
 
-A change is made in two halves. *Preparing* reads it, finds where its elements are on this rank, and compares what is
-there with what it starts from; nothing is written, and steps may run meanwhile. *Committing* writes what was prepared,
-and reads it back; no step may run meanwhile.
+An update has two halves. *Preparing* reads the change, finds where its elements are on this rank, and compares the
+parameters with the values that the change starts from; it writes nothing, and steps may run at the same time.
+*Committing* writes what was prepared, and reads it back; no step may run at the same time.
 
 Not thread safe; preparing and committing may be on two threads, one after the other.
 """
@@ -11,81 +11,47 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from weightwire.integrations.vllm.change_file import Changed, read_change
+from weightwire.integrations.vllm.box_mapping import BoxMapping
+from weightwire.integrations.vllm.change_file import ChangedElements, read_change
 from weightwire.integrations.vllm.derived import Derived, derived_state, has_frozen_weights
-from weightwire.integrations.vllm.mirror import MirrorHeld, map_tensors, read_held
-from weightwire.integrations.vllm.places import Place
-from weightwire.integrations.vllm.reload import reload_modules
-from weightwire.integrations.vllm.shadow import LearnedMap, learn, shadow_model, tensors_of
+from weightwire.integrations.vllm.learned_map import LearnedMap, learn, shadow_model, tensors_of
+from weightwire.integrations.vllm.mirror import HeldVersion, map_tensors, read_held
+from weightwire.integrations.vllm.prepared_update import (
+    DenseWrite,
+    PreparedUpdate,
+    SparseWrite,
+    as_words,
+    bits_differ,
+    reload_modules,
+)
 
 logger = logging.getLogger("vllm.weightwire")
 
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# So many elements are compared at a time.
+# The number of elements that are compared at a time.
 _STRIDE = 1 << 24
-# A box of which at least one in so many elements differs is written as a whole.
+# A box is written as a whole if at least one in this number of its elements differs.
 _WHOLE_ABOVE = 16
 
 
-class Refused(Exception):
-    """What is asked for cannot be done exactly. Nothing was written."""
+class CannotUpdate(Exception):
+    """The update cannot be done exactly. Nothing was written."""
 
 
-class Differs(Refused):
-    """The parameters do not hold what the change starts from. Nothing was written."""
+class UnexpectedValues(CannotUpdate):
+    """The parameters do not hold the values that the change starts from. Nothing was written."""
 
 
-@dataclass
-class Sparse:
-    """Elements of one parameter, which is seen as flat words."""
-
-    words: torch.Tensor
-    positions: torch.Tensor
-    new: torch.Tensor
-
-    def write(self) -> None:
-        self.words.index_copy_(0, self.positions, self.new)
-
-    def differs(self) -> torch.Tensor:
-        return (self.words.index_select(0, self.positions) != self.new).any()
-
-
-@dataclass
-class Dense:
-    """A whole box of one parameter, and the same of the checkpoint."""
-
-    target: torch.Tensor
-    source: torch.Tensor
-
-    def write(self) -> None:
-        self.target.copy_(self.source)
-
-    def differs(self) -> torch.Tensor:
-        return _differing(self.target, self.source).any()
-
-
-@dataclass
-class Prepared:
-    """What a commit does."""
-
-    version: int
-    writes: list[Sparse | Dense] = field(default_factory=list)
-    reload: list[str] = field(default_factory=list)
-    """Names of tensors to load anew, all of each module that is touched."""
-    elements: int = 0
-
-
-class Holding:
+class ParameterMap:
     def __init__(self, model: torch.nn.Module, vllm_config: Any, mirror: Path) -> None:
-        """Learns the map. Slow for large models: everything that can be read is compared with the mirror. If it cannot
-        be learned, every update is refused."""
+        """Learns the map, and compares all readable parameters with the mirror, which is slow for large models. If the
+        map cannot be learned, every update is refused."""
         self._model = model
         self._vllm_config = vllm_config
         self._mirror = mirror
@@ -98,7 +64,7 @@ class Holding:
             if tensor.is_contiguous() and not tensor.is_meta and tensor.numel() > 0
         }
         self._refuses_all: str | None = None
-        self._places: dict[str, list[Place]] = {}
+        self._boxes: dict[str, list[BoxMapping]] = {}
         learned = LearnedMap()
         derived = Derived(set(), set())
         shadow: torch.nn.Module | None = None
@@ -114,11 +80,11 @@ class Holding:
             learned, shadow = LearnedMap(elsewhere=set(self._layout)), None
         if has_frozen_weights(vllm_config):
             self._refuses_all = "the compiler was told to freeze weights, which makes constants of them"
-        for place in learned.places:
-            self._places.setdefault(place.tensor, []).append(place)
+        for box in learned.boxes:
+            self._boxes.setdefault(box.tensor, []).append(box)
         self._has_opaque = bool(learned.opaque)
         self._elsewhere = learned.elsewhere
-        self._mapped = {place.parameter for place in learned.places}
+        self._mapped = {box.parameter for box in learned.boxes}
         self._readable: set[str] = set()
         self._plain: set[str] = set()
         self._refused: dict[str, str] = {}
@@ -128,17 +94,17 @@ class Holding:
         differing = self._which_differ(self._readable, checkpoint)
         self._refuse_unknown_orders(differing, derived)
         self._plain -= differing | self._refused.keys()
-        # Experts that were packed in place, for one: they cannot be compared, nor loaded anew.
+        # For example experts that were packed in place, which can be neither compared nor loaded again.
         self._readable -= differing & self._refused.keys()
         self.stale = differing - self._refused.keys()
-        """Parameters that do not hold what the mirror does. Either other weights were loaded, or they are kept in
-        another order: reloading them and comparing once more tells."""
+        """Parameters whose values differ from the mirror's: either other weights were loaded, or their elements are in
+        another order. Reloading them and comparing again tells which."""
 
     def _sort_parameters(
         self, shadow: torch.nn.Module, learned: LearnedMap, live: dict[str, torch.Tensor], derived: set[str]
     ) -> tuple[set[str], set[str], dict[str, str]]:
-        """Which parameters have the checkpoint's elements at the places learned, as far as can be seen without
-        comparing; which of them may be written to; and which may not even be loaded anew, and why."""
+        """Returns the parameters that have the checkpoint's elements at the learned positions, as far as can be seen
+        without comparing; those of them that may be written to; and those that cannot even be loaded again, and why."""
         owners: dict[int, set[str]] = {}
         for name, tensor in tensors_of(shadow):
             owners.setdefault(int(tensor.untyped_storage()._cdata), set()).add(_module_of(name))
@@ -172,8 +138,8 @@ class Holding:
         return readable, plain, refused
 
     def _refuse_unknown_orders(self, differing: set[str], derived: Derived) -> None:
-        """Comparing tells the order of a parameter's elements, and a reload whether it is an order or other weights
-        that make a difference. Not always."""
+        """Refuses parameters whose order of elements cannot be determined. Usually a comparison shows the order, and a
+        reload tells a different order from different weights."""
         for name in self._may_be_plain:
             module = _module_of(name)
             method = getattr(self._model.get_submodule(module), "quant_method", None)
@@ -187,7 +153,7 @@ class Holding:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """For people, and for whoever decides whether the engine holds what the mirror does."""
+        """How each parameter can be updated and compared, for the API server and its status."""
         can_update = self._refuses_all is None
         refused = set(self._refused.values())
         if self._refuses_all is not None:
@@ -199,146 +165,150 @@ class Holding:
             "by_reload": len(self._mapped - self._plain - self._refused.keys()) if can_update else 0,
             "refused": sorted(refused),
             "stale": sorted(self.stale),
-            # Only a load of what the mirror holds can have made these right.
+            # These are right only if they were loaded from the mirror's present files.
             "unread": sorted(self._mapped - self._readable - self._refused.keys()),
             "unproven": sorted((self._mapped & self._refused.keys()) - self._readable) + sorted(self._elsewhere),
         }
 
     # --- preparing ---
 
-    def may_change(self, tensors: Iterable[str]) -> None:
-        """Refuses if changes to any of these tensors of the checkpoint would be."""
+    def check_can_change(self, tensors: Iterable[str]) -> None:
+        """Raises `CannotUpdate` if changes to any of these tensors of the checkpoint would be refused."""
         touched: set[str] = set()
         for tensor in tensors:
             self._refuse_unknown(tensor)
-            touched.update(place.parameter for place in self._places.get(tensor, ()))
-        self._add_reload(Prepared(0), touched - self._plain)
+            touched.update(box.parameter for box in self._boxes.get(tensor, ()))
+        self._add_reload(PreparedUpdate(0), touched - self._plain)
 
     def _refuse_unknown(self, tensor: str) -> None:
         if self._refuses_all is not None:
-            raise Refused(self._refuses_all)
+            raise CannotUpdate(self._refuses_all)
         if tensor not in self._layout:
-            raise Refused(f"the checkpoint has a new tensor '{tensor}'; start the server anew")
+            raise CannotUpdate(f"the checkpoint has a new tensor '{tensor}'; start the server anew")
         if tensor in self._elsewhere:
-            raise Refused(f"'{tensor}' goes where it cannot be followed")
-        if tensor not in self._places and self._has_opaque:
-            raise Refused(f"where '{tensor}' goes is not known")
+            raise CannotUpdate(f"'{tensor}' goes where it cannot be followed")
+        if tensor not in self._boxes and self._has_opaque:
+            raise CannotUpdate(f"where '{tensor}' goes is not known")
 
-    def prepare_change(self, path: Path, version: int) -> Prepared:
-        """From a file with a staged change."""
-        prepared = Prepared(version)
+    def prepare_change(self, path: Path, version: int) -> PreparedUpdate:
+        """Prepares the staged change in a file."""
+        prepared = PreparedUpdate(version)
         found: dict[str, list[tuple[np.ndarray, torch.Tensor, torch.Tensor]]] = {}
         touched: set[str] = set()
         for tensor, changed in read_change(path).items():
             self._refuse_unknown(tensor)
-            for place in self._places.get(tensor, []):
-                chosen, positions = place.locate(changed.positions)
+            for box in self._boxes.get(tensor, []):
+                chosen, positions = box.locate(changed.positions)
                 if len(chosen) == 0:
                     continue
-                if place.parameter not in self._plain:
-                    touched.add(place.parameter)
+                if box.parameter not in self._plain:
+                    touched.add(box.parameter)
                     continue
-                new, old = self._values(place, changed, chosen)
-                found.setdefault(place.parameter, []).append((positions, new, old))
+                new, old = self._values(box, changed, chosen)
+                found.setdefault(box.parameter, []).append((positions, new, old))
         for parameter, pieces in found.items():
             words = self._words(parameter)
             positions = torch.from_numpy(np.concatenate([piece[0] for piece in pieces])).to(words.device)
             new = torch.cat([piece[1] for piece in pieces]).to(words.device)
             old = torch.cat([piece[2] for piece in pieces]).to(words.device)
             if not torch.equal(words.index_select(0, positions), old):
-                raise Differs(f"'{parameter}' does not hold what the change starts from")
-            prepared.writes.append(Sparse(words, positions, new))
+                raise UnexpectedValues(f"'{parameter}' does not hold what the change starts from")
+            prepared.writes.append(SparseWrite(words, positions, new))
             prepared.elements += len(positions)
         self._add_reload(prepared, touched)
         return prepared
 
-    def prepare_mirror(self, held: MirrorHeld) -> Prepared:
-        """Whatever brings the parameters to what the mirror holds, which must be that; those that cannot be compared
-        are loaded anew."""
+    def prepare_mirror(self, held: HeldVersion) -> PreparedUpdate:
+        """Prepares all differences between the parameters and the mirror, which must hold `held`. Parameters that
+        cannot be compared are loaded again."""
         if self._refuses_all is not None:
-            raise Refused(f"{self._refuses_all}; start the server anew")
+            raise CannotUpdate(f"{self._refuses_all}; start the server anew")
         self.check_mirror_holds(held)
         checkpoint = map_tensors(self._mirror)
         if {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in checkpoint.items()} != self._layout:
-            raise Refused("the checkpoint has other names, types or shapes now; start the server anew")
+            raise CannotUpdate("the checkpoint has other names, types or shapes now; start the server anew")
         if self._elsewhere:
-            raise Refused(f"'{min(self._elsewhere)}' goes where it cannot be followed; start the server anew")
-        prepared = Prepared(held.version)
-        for name, places in self._places.items():
-            for place in places:
-                if place.parameter in self._plain:
-                    for part in _split(place):
+            raise CannotUpdate(f"'{min(self._elsewhere)}' goes where it cannot be followed; start the server anew")
+        prepared = PreparedUpdate(held.version)
+        for name, boxes in self._boxes.items():
+            for box in boxes:
+                if box.parameter in self._plain:
+                    for part in _split(box):
                         self._add_difference(prepared, part, checkpoint[name])
-        # What is made from a parameter is as it should be if the parameter is.
+        # A parameter that does not differ needs no reload, because nothing derived from it differs either.
         not_plain = self._mapped - self._plain
         differing = self._which_differ(not_plain & self._readable, checkpoint)
         try:
             self._add_reload(prepared, (not_plain - self._readable) | differing)
-        except Refused as error:
-            raise Refused(f"{error}; start the server anew") from None
+        except CannotUpdate as error:
+            raise CannotUpdate(f"{error}; start the server anew") from None
         return prepared
 
-    def check_mirror_holds(self, held: MirrorHeld) -> None:
+    def check_mirror_holds(self, held: HeldVersion) -> None:
         now = read_held(self._mirror)
         if now != held:
-            raise Refused(f"the mirror {self._mirror} does not hold version {held.version} (any more), as it should")
+            raise CannotUpdate(
+                f"the mirror {self._mirror} does not hold version {held.version} (any more), as it should"
+            )
 
-    def _add_difference(self, prepared: Prepared, place: Place, tensor: torch.Tensor) -> None:
-        flat = self._flat[place.parameter]
-        source = place.source(tensor.view(-1)).to(flat.dtype)
-        target = place.target(flat)
-        differing = _differing(target, source)
+    def _add_difference(self, prepared: PreparedUpdate, box: BoxMapping, tensor: torch.Tensor) -> None:
+        flat = self._flat[box.parameter]
+        source = box.source(tensor.view(-1)).to(flat.dtype)
+        target = box.target(flat)
+        differing = bits_differ(target, source)
         count = int(differing.sum())
         if count == 0:
             return
         prepared.elements += count
         if count * _WHOLE_ABOVE >= differing.numel():
-            prepared.writes.append(Dense(target, source))
+            prepared.writes.append(DenseWrite(target, source))
             return
         coordinates = differing.nonzero()
-        strides = torch.tensor(place.target_strides, device=coordinates.device)
-        positions = (coordinates * strides).sum(1) + place.target_offset
-        words = self._words(place.parameter)
-        new = _as_words(source.to(flat.device)[differing])
-        prepared.writes.append(Sparse(words, positions, new))
+        strides = torch.tensor(box.target_strides, device=coordinates.device)
+        positions = (coordinates * strides).sum(1) + box.target_offset
+        words = self._words(box.parameter)
+        new = as_words(source.to(flat.device)[differing])
+        prepared.writes.append(SparseWrite(words, positions, new))
 
-    def _add_reload(self, prepared: Prepared, parameters: set[str]) -> None:
-        """All tensors of the modules of these parameters, and of those that they bring along: a tensor that is loaded
-        anew goes everywhere where it belongs, and a module wants all of its own."""
+    def _add_reload(self, prepared: PreparedUpdate, parameters: set[str]) -> None:
+        """Adds all tensors of the modules of these parameters, and of further modules that these tensors go to, because
+        a reload writes a tensor everywhere, and needs all tensors of a module."""
         modules = {_module_of(name) for name in parameters}
         while True:
             tensors = [
                 tensor
-                for tensor, places in self._places.items()
-                if any(_module_of(place.parameter) in modules for place in places)
+                for tensor, boxes in self._boxes.items()
+                if any(_module_of(box.parameter) in modules for box in boxes)
             ]
-            touched = {place.parameter for tensor in tensors for place in self._places[tensor]}
+            touched = {box.parameter for tensor in tensors for box in self._boxes[tensor]}
             if {_module_of(name) for name in touched} <= modules:
                 break
             modules |= {_module_of(name) for name in touched}
         for name in sorted((touched | parameters) & self._refused.keys()):
-            raise Refused(self._refused[name])
+            raise CannotUpdate(self._refused[name])
         prepared.reload += tensors
 
-    def _values(self, place: Place, changed: Changed, chosen: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """New and old words of a parameter. The loader converts types, so do we."""
-        dtype, target = self._layout[place.tensor][0], self._flat[place.parameter].dtype
+    def _values(
+        self, box: BoxMapping, changed: ChangedElements, chosen: np.ndarray
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """New and old words of a parameter, converted to its type as the loader does."""
+        dtype, target = self._layout[box.tensor][0], self._flat[box.parameter].dtype
 
         def convert(bits: np.ndarray) -> torch.Tensor:
             # Fancy indexing copies, so the tensor has writable memory of its own.
             values = torch.from_numpy(bits[chosen].view(np.uint8)).view(dtype)
-            return _as_words(values.to(target))
+            return as_words(values.to(target))
 
         return convert(changed.new_bits), convert(changed.old_bits)
 
     def _words(self, parameter: str) -> torch.Tensor:
-        return _as_words(self._flat[parameter])
+        return as_words(self._flat[parameter])
 
     # --- committing ---
 
-    def commit(self, prepared: Prepared) -> bool:
-        """Writes what was prepared and reads it back: whether it is what it should be. REQUIRES: the mirror holds the
-        version by now, if something is loaded anew."""
+    def commit(self, prepared: PreparedUpdate) -> bool:
+        """Writes what was prepared, and reads it back. Returns whether that was the same. REQUIRES: the mirror holds
+        the version, if something is reloaded."""
         with torch.inference_mode():
             for write in prepared.writes:
                 write.write()
@@ -358,50 +328,50 @@ class Holding:
 
     # --- checking ---
 
-    def settle_stale(self) -> None:
-        """After a reload of everything: what holds the mirror's bits now can be compared from here on, and written to
-        if nothing is made from it. What does not is kept in another order, which is not known."""
+    def recheck_stale(self) -> None:
+        """After a reload of all stale parameters: those that now have the mirror's bits can be compared from now on,
+        and written to if nothing is derived from them. The elements of the others are in an unknown order."""
         checkpoint = map_tensors(self._mirror)
         wrong = self._which_differ(self.stale, checkpoint)
         for name in sorted(wrong & self._may_be_plain):
             if getattr(self._model.get_submodule(_module_of(name)), "quant_method", None) is None:
-                raise Refused(f"'{name}' is kept in another order than the checkpoint's")
+                raise CannotUpdate(f"'{name}' is kept in another order than the checkpoint's")
         self._readable -= wrong
         self._plain |= (self.stale & self._may_be_plain) - wrong
         self.stale = set()
 
-    def check(self) -> tuple[int, str | None]:
-        """Compares everything that can be read with the mirror: how many elements, and a parameter that is not as it
-        should be."""
+    def compare(self) -> tuple[int, str | None]:
+        """Compares all readable parameters with the mirror. Returns the number of elements, and the name of a parameter
+        that differs, if any."""
         checkpoint = map_tensors(self._mirror)
         elements = 0
-        for name, places in self._places.items():
-            for place in places:
-                if place.parameter in self._readable and place.parameter not in self.stale:
-                    if self._place_differs(place, checkpoint[name]):
-                        return elements, place.parameter
-                    elements += int(np.prod(place.sizes))
+        for name, boxes in self._boxes.items():
+            for box in boxes:
+                if box.parameter in self._readable and box.parameter not in self.stale:
+                    if self._box_differs(box, checkpoint[name]):
+                        return elements, box.parameter
+                    elements += int(np.prod(box.sizes))
         return elements, None
 
     def _which_differ(self, parameters: set[str], checkpoint: dict[str, torch.Tensor]) -> set[str]:
         return {
-            place.parameter
-            for places in self._places.values()
-            for place in places
-            if place.parameter in parameters and self._place_differs(place, checkpoint[place.tensor])
+            box.parameter
+            for boxes in self._boxes.values()
+            for box in boxes
+            if box.parameter in parameters and self._box_differs(box, checkpoint[box.tensor])
         }
 
-    def _place_differs(self, place: Place, tensor: torch.Tensor) -> bool:
-        flat = self._flat[place.parameter]
+    def _box_differs(self, box: BoxMapping, tensor: torch.Tensor) -> bool:
+        flat = self._flat[box.parameter]
         return any(
-            bool(_differing(part.target(flat), part.source(tensor.view(-1)).to(flat.dtype)).any())
-            for part in _split(place)
+            bool(bits_differ(part.target(flat), part.source(tensor.view(-1)).to(flat.dtype)).any())
+            for part in _split(box)
         )
 
 
 def _can_be_reloaded(model: torch.nn.Module, name: str, derived: set[str]) -> bool:
-    """Whether vLLM's way to reload a module has been shown to be exact for this kind: dense layers that are not
-    quantized, with nothing made from them elsewhere. Experts on CPUs, for one, keep what was packed first."""
+    """Whether vLLM's reload has been shown to be exact for this kind of module: dense layers that are not quantized,
+    with nothing derived from them elsewhere. Experts on CPUs, for example, keep what was packed first."""
     above = name.rpartition(".")[0]
     method = type(getattr(model.get_submodule(name), "quant_method", None)).__name__
     return method in ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod") and above not in derived
@@ -415,28 +385,20 @@ def _module_of(parameter: str) -> str:
     return parameter.rpartition(".")[0]
 
 
-def _as_words(values: torch.Tensor) -> torch.Tensor:
-    return values.view(_WORDS[values.element_size()])
-
-
-def _differing(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    return _as_words(target) != _as_words(source.to(target.device))
-
-
-def _split(place: Place) -> Iterable[Place]:
-    """The place in parts of which each can be compared at once."""
-    rows, inner = place.sizes[0], int(np.prod(place.sizes[1:], dtype=np.int64))
+def _split(box: BoxMapping) -> Iterable[BoxMapping]:
+    """Splits a box into parts that can be compared at once."""
+    rows, inner = box.sizes[0], int(np.prod(box.sizes[1:], dtype=np.int64))
     step = max(1, _STRIDE // max(1, inner))
     if rows <= step:
-        return [place]
-    return _rows(place, rows, step)
+        return [box]
+    return _rows(box, rows, step)
 
 
-def _rows(place: Place, rows: int, step: int) -> Iterator[Place]:
+def _rows(box: BoxMapping, rows: int, step: int) -> Iterator[BoxMapping]:
     for first in range(0, rows, step):
         yield replace(
-            place,
-            sizes=(min(step, rows - first), *place.sizes[1:]),
-            source_offset=place.source_offset + first * place.source_strides[0],
-            target_offset=place.target_offset + first * place.target_strides[0],
+            box,
+            sizes=(min(step, rows - first), *box.sizes[1:]),
+            source_offset=box.source_offset + first * box.source_strides[0],
+            target_offset=box.target_offset + first * box.target_strides[0],
         )

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 import weightwire as ww
-from weightwire.integrations.vllm import holding
+from weightwire.integrations.vllm import parameter_map
 from weightwire.integrations.vllm.change_file import write_change
-from weightwire.integrations.vllm.holding import Differs, Holding, Refused
-from weightwire.integrations.vllm.mirror import MirrorHeld, check_files, read_held
+from weightwire.integrations.vllm.mirror import HeldVersion, check_files, read_held
+from weightwire.integrations.vllm.parameter_map import CannotUpdate, ParameterMap, UnexpectedValues
 
 
 class UnquantizedLinearMethod:
@@ -69,7 +69,7 @@ def made(bucket, tmp_path, monkeypatch):
         with torch.device("meta"):
             return Model()
 
-    monkeypatch.setattr(holding, "shadow_model", shadow)
+    monkeypatch.setattr(parameter_map, "shadow_model", shadow)
 
     def make(**more):
         random = np.random.default_rng(0)
@@ -88,12 +88,12 @@ def made(bucket, tmp_path, monkeypatch):
     return make
 
 
-def hold(made):
+def make_map(made):
     with torch.inference_mode():
-        return Holding(made.model, None, made.mirror)
+        return ParameterMap(made.model, None, made.mirror)
 
 
-def prepare_next(made, held, tmp_path, *names):
+def prepare_next(made, parameters, tmp_path, *names):
     """The next version, of which these tensors differ."""
     for name in names:
         made.state[name] = made.state[name] + 1
@@ -101,38 +101,38 @@ def prepare_next(made, held, tmp_path, *names):
     update = made.follower.poll()
     write_change(tmp_path / "change", update.changes, update.version)
     with torch.inference_mode():
-        return update, held.prepare_change(tmp_path / "change", update.version)
+        return update, parameters.prepare_change(tmp_path / "change", update.version)
 
 
 def test_plain_parameters_are_written_and_read_back(made, tmp_path):
     made = made()
-    held = hold(made)
+    parameters = make_map(made)
     nothing = {key: [] for key in ("refused", "stale", "unread", "unproven")}
-    assert held.summary == {"in_place": 5, "by_reload": 0, **nothing}
-    update, prepared = prepare_next(made, held, tmp_path, "norm", "shared")
+    assert parameters.summary == {"in_place": 5, "by_reload": 0, **nothing}
+    update, prepared = prepare_next(made, parameters, tmp_path, "norm", "shared")
     update.apply()
-    assert held.check()[1] == "norm"  # the mirror is ahead
-    assert held.commit(prepared)
-    assert held.check() == (4 + 4 * 16, None)
+    assert parameters.compare()[1] == "norm"  # the mirror is ahead
+    assert parameters.commit(prepared)
+    assert parameters.compare() == (4 + 4 * 16, None)
     # What does not read back is noticed.
-    update, prepared = prepare_next(made, held, tmp_path, "a")
+    update, prepared = prepare_next(made, parameters, tmp_path, "a")
     prepared.writes[0].write = lambda: None
-    assert not held.commit(prepared)
+    assert not parameters.commit(prepared)
 
 
 def test_other_weights_than_the_change_starts_from_are_not_written_to(made, tmp_path):
     made = made()
-    held = hold(made)
+    parameters = make_map(made)
     made.model.a.weight.data[1, 1] += 1
-    with pytest.raises(Differs, match="does not hold what the change starts from"):
-        prepare_next(made, held, tmp_path, "a")
+    with pytest.raises(UnexpectedValues, match="does not hold what the change starts from"):
+        prepare_next(made, parameters, tmp_path, "a")
 
 
 def test_what_differs_and_cannot_be_loaded_anew_is_told_apart_from_what_can(made):
     made = made()
     made.model.a.weight.data += 1
     made.model.experts.weight.data = made.model.experts.weight.data.flip(0)
-    summary = hold(made).summary
+    summary = make_map(made).summary
     assert summary["stale"] == ["a.weight"]
     assert summary["unproven"] == ["experts.weight"]
     assert "experts holds its weights in another order" in summary["refused"][0]
@@ -143,52 +143,52 @@ def test_what_has_no_order_is_not_believed_to_be_in_the_right_one(made):
     made = made()
     experts = made.model.experts
     experts.quant_method.kernel = lambda: experts
-    assert hold(made).summary["in_place"] == 5
+    assert make_map(made).summary["in_place"] == 5
     made.state["experts"] = np.zeros((4, 4), np.float32)
     made.publisher.publish(1, made.state).wait(60)
     made.follower.poll().apply()
     made.model.experts.weight.data.zero_()
-    assert "their order cannot be told" in hold(made).summary["refused"][0]
+    assert "their order cannot be told" in make_map(made).summary["refused"][0]
 
 
 def test_a_refused_module_does_not_keep_others_from_catching_up_while_it_is_as_it_should_be(made):
     made = made()
     made.model.experts.quant_method.packed = made.model.experts.weight.data.clone()
-    held = hold(made)
-    assert held.summary["unproven"] == [] and len(held.summary["refused"]) == 1
+    parameters = make_map(made)
+    assert parameters.summary["unproven"] == [] and len(parameters.summary["refused"]) == 1
     for name, caught in (("norm", True), ("experts", False)):
         made.state[name] = made.state[name] + 1
         made.publisher.publish(made.follower.version + 1, made.state).wait(60)
         made.follower.poll().apply()
         with torch.inference_mode():
             if caught:
-                prepared = held.prepare_mirror(read_held(made.mirror))
+                prepared = parameters.prepare_mirror(read_held(made.mirror))
                 assert (prepared.elements, prepared.reload) == (4, [])
-                assert held.commit(prepared)
+                assert parameters.commit(prepared)
                 continue
-            with pytest.raises(Refused, match="start the server anew"):
-                held.prepare_mirror(read_held(made.mirror))
+            with pytest.raises(CannotUpdate, match="start the server anew"):
+                parameters.prepare_mirror(read_held(made.mirror))
 
 
 def test_a_module_brings_along_what_its_tensors_go_to(made, tmp_path):
     made = made()
     made.model.b.quant_method.packed = made.model.b.weight.data.clone()
     made.model.shared.quant_method.packed = made.model.shared.weight.data.clone()
-    _, prepared = prepare_next(made, hold(made), tmp_path, "b")
+    _, prepared = prepare_next(made, make_map(made), tmp_path, "b")
     assert sorted(prepared.reload) == ["b", "shared"]
 
 
 def test_a_tensor_that_goes_elsewhere_is_refused(made, tmp_path):
     made = made(elsewhere=(3,))
-    held = hold(made)
-    assert held.summary["unproven"] == ["elsewhere"]
-    held.may_change(["a", "norm"])
-    with pytest.raises(Refused, match="'elsewhere' goes where it cannot be followed"):
-        held.may_change(["a", "elsewhere"])
-    with pytest.raises(Refused, match="'elsewhere' goes where it cannot be followed"):
-        prepare_next(made, held, tmp_path, "elsewhere")
-    with torch.inference_mode(), pytest.raises(Refused, match="start the server anew"):
-        held.prepare_mirror(read_held(made.mirror))
+    parameters = make_map(made)
+    assert parameters.summary["unproven"] == ["elsewhere"]
+    parameters.check_can_change(["a", "norm"])
+    with pytest.raises(CannotUpdate, match="'elsewhere' goes where it cannot be followed"):
+        parameters.check_can_change(["a", "elsewhere"])
+    with pytest.raises(CannotUpdate, match="'elsewhere' goes where it cannot be followed"):
+        prepare_next(made, parameters, tmp_path, "elsewhere")
+    with torch.inference_mode(), pytest.raises(CannotUpdate, match="start the server anew"):
+        parameters.prepare_mirror(read_held(made.mirror))
 
 
 def test_if_nothing_can_be_learned_everything_is_refused(made, tmp_path, monkeypatch):
@@ -197,14 +197,14 @@ def test_if_nothing_can_be_learned_everything_is_refused(made, tmp_path, monkeyp
     def shadow(_):
         return Model().to("meta").requires_grad_(torch.empty(1, device="meta").item() > 0)
 
-    monkeypatch.setattr(holding, "shadow_model", shadow)
-    held = hold(made)
-    summary = held.summary
+    monkeypatch.setattr(parameter_map, "shadow_model", shadow)
+    parameters = make_map(made)
+    summary = parameters.summary
     assert (summary["in_place"], summary["by_reload"]) == (0, 0)
     assert "could not be learned" in summary["refused"][0]
     assert summary["unproven"] == sorted(SHAPES)
-    with pytest.raises(Refused, match="could not be learned"):
-        prepare_next(made, held, tmp_path, "a")
+    with pytest.raises(CannotUpdate, match="could not be learned"):
+        prepare_next(made, parameters, tmp_path, "a")
 
 
 def test_frozen_weights_are_refused(made, tmp_path):
@@ -212,22 +212,22 @@ def test_frozen_weights_are_refused(made, tmp_path):
     compilation = SimpleNamespace(mode=3, inductor_compile_config={"max_autotune": True})
     config = SimpleNamespace(compilation_config=compilation, device_config=SimpleNamespace(device_type="cpu"))
     with torch.inference_mode():
-        held = Holding(made.model, config, made.mirror)
-    assert held.summary["in_place"] == 0
-    with pytest.raises(Refused, match="freeze"):
-        prepare_next(made, held, tmp_path, "a")
+        parameters = ParameterMap(made.model, config, made.mirror)
+    assert parameters.summary["in_place"] == 0
+    with pytest.raises(CannotUpdate, match="freeze"):
+        prepare_next(made, parameters, tmp_path, "a")
     config.device_config.device_type = "cuda"
     with torch.inference_mode():
-        assert Holding(made.model, config, made.mirror).summary["in_place"] == 5
+        assert ParameterMap(made.model, config, made.mirror).summary["in_place"] == 5
 
 
 def test_a_mirror_that_holds_something_else_is_not_compared_with(made):
     made = made()
-    held = hold(made)
+    parameters = make_map(made)
     now = read_held(made.mirror)
-    for other in (MirrorHeld(now.version + 1, now.digest), MirrorHeld(now.version, "0" * 64)):
-        with torch.inference_mode(), pytest.raises(Refused, match="does not hold version"):
-            held.prepare_mirror(other)
+    for other in (HeldVersion(now.version + 1, now.digest), HeldVersion(now.version, "0" * 64)):
+        with torch.inference_mode(), pytest.raises(CannotUpdate, match="does not hold version"):
+            parameters.prepare_mirror(other)
 
 
 def test_a_damaged_mirror_is_noticed_without_its_bucket(made, bucket):

@@ -1,8 +1,7 @@
-"""Where the elements of a checkpoint's tensors are in an engine's parameters.
+"""Maps the elements of a checkpoint's tensors to an engine's parameters.
 
-A model's loader moves slices: rows of q, k and v into one parameter, columns into a rank's part of it. Each such move
-is a `Place`: a box of the checkpoint's tensor, and the box of the parameter that it fills.
-"""
+A model's loader copies boxes: rows of q, k and v into one parameter, columns into a rank's part of it. Each such copy
+is a `BoxMapping`: a box of the checkpoint's tensor, and the box of the parameter that it fills."""
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ import torch
 
 
 @dataclass(frozen=True)
-class Place:
-    """A box of a tensor in the checkpoint, and where it is in a parameter. Offsets and strides are in elements; the
-    checkpoint's tensor and the parameter are seen flat."""
+class BoxMapping:
+    """A box of a tensor in the checkpoint, and where it is in a parameter. Offsets and strides are in elements of the
+    flat tensor and the flat parameter."""
 
     tensor: str
     parameter: str
@@ -26,10 +25,10 @@ class Place:
     target_strides: tuple[int, ...]
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of these positions of the tensor, which ascend, are in the box (as indices into `positions`), and their
-        flat positions in the parameter."""
+        """Finds those of the tensor's ascending positions that are in the box. Returns their indices in `positions`,
+        and their flat positions in the parameter."""
         extent = 1 + sum((size - 1) * stride for size, stride in zip(self.sizes, self.source_strides, strict=True))
-        # Of the positions' own type, or all of them would be converted.
+        # Bounds of the same type, because numpy would otherwise convert all positions.
         most = np.iinfo(positions.dtype).max
         bounds = [positions.dtype.type(min(at, most)) for at in (self.source_offset, self.source_offset + extent)]
         first, end = (int(np.searchsorted(positions, bound)) for bound in bounds)
@@ -57,17 +56,18 @@ class Place:
         return flat.as_strided(self.sizes, self.target_strides, flat.storage_offset() + self.target_offset)
 
 
-def make_place(
+def make_box_mapping(
     tensor: str,
     parameter: str,
     sizes: tuple[int, ...],
     source: tuple[int, tuple[int, ...]],
     target: tuple[int, tuple[int, ...]],
-) -> Place | None:
-    """A place from two views of the same sizes, each an offset and strides; None if it is not one to one.
+) -> BoxMapping | None:
+    """Makes a mapping from two views of the same sizes, each an offset and strides; None if it is not one to one.
 
-    Dimensions come out in the order of the checkpoint's strides, each wide enough for all within it, so that a position
-    can be taken apart by division. Neighbours that continue each other on both sides become one.
+    The dimensions are in the order of the checkpoint's strides, and each stride is at least the extent of the later
+    dimensions, so that `locate` can split a position by division. Adjacent dimensions that continue each other on both
+    sides become one.
     """
     dims = sorted(
         (
@@ -93,7 +93,7 @@ def make_place(
             return None  # overlaps
         extent = source_stride * (size - 1) + extent
     joined = joined or [(1, 1, 1)]
-    return Place(
+    return BoxMapping(
         tensor,
         parameter,
         tuple(size for _, _, size in joined),

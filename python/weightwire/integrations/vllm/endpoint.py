@@ -1,4 +1,4 @@
-"""What the API server gets: routes of ours, and a header that says which versions made a completion."""
+"""The plug-in in the API server: its routes, and a header that names the versions that made a completion."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import asyncio
 import contextvars
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from pathlib import Path
 from typing import Any
 
-from weightwire.errors import UnavailableError, WeightwireError
+from weightwire.errors import InvalidArgumentError, UnavailableError, WeightwireError
 from weightwire.integrations.vllm.engine import Engine
+from weightwire.integrations.vllm.engine_follower import EngineFollower
 from weightwire.integrations.vllm.options import Options
-from weightwire.integrations.vllm.server import Following, is_loaded_from, mirror_of, refuse_unsuited
 
 HEADER = b"x-weightwire-versions"
-
 RANGE_HEADER = b"x-weightwire-version-range"
 # Clients take no more than 8 KB of one header.
 _MOST_HEADER_BYTES = 4096
-# What vLLM labels weights with before anybody says what they are.
+# The label that vLLM starts with.
 _NO_LABEL = "default"
-# So long the engine may take to be compared with its mirror. What fails ends earlier.
+# How long the comparison of the engine with its mirror may take. A failure ends the wait earlier.
 _MATCH_SECONDS = 3600.0
 
-# What the completions of a request were made by: (request, index) -> spans of a version, from a token to another.
+# For each completion of a request, (request, index): the versions that made it, each with its first and last token.
 MadeBy = dict[tuple[str, int], list[tuple[str, int, int]]]
 _made_by: contextvars.ContextVar[MadeBy | None] = contextvars.ContextVar("made_by", default=None)
 
@@ -31,7 +31,7 @@ Message = MutableMapping[str, Any]
 
 
 class Endpoint:
-    """As `vllm.plugins.endpoint_plugins.interface.EndpointPlugin` wants it."""
+    """An implementation of `vllm.plugins.endpoint_plugins.interface.EndpointPlugin`."""
 
     name = "weightwire"
     required_tasks = None
@@ -39,7 +39,7 @@ class Endpoint:
     def __init__(self) -> None:
         self._options: Options | None = None
         self._trouble: WeightwireError | None = None
-        self._following: Following | None = None
+        self._follower: EngineFollower | None = None
         try:
             self._options = Options.from_environment()
         except WeightwireError as error:
@@ -47,35 +47,35 @@ class Endpoint:
 
     def attach_router(self, app: Any) -> None:
         if self._trouble is not None:
-            # Not while it is made: then vLLM would leave the plugin out and start without.
+            # Not in the constructor, because vLLM would then start without the plug-in.
             raise self._trouble
         if self._options is None:
             return
         from fastapi import APIRouter, HTTPException
         from pydantic import BaseModel, Field
 
-        class StandStill(BaseModel):
+        class Pin(BaseModel):
             version: int | None = Field(default=None, ge=0)
             back: bool = False
 
         router = APIRouter(prefix="/weightwire")
 
-        def following() -> Following:
-            if self._following is None:
+        def follower() -> EngineFollower:
+            if self._follower is None:
                 raise HTTPException(503, "this process does not follow; with several API servers, ask again")
-            return self._following
+            return self._follower
 
         async def status() -> dict[str, Any]:
-            return following().status
+            return follower().status
 
-        async def stand_still(body: StandStill) -> dict[str, Any]:
-            following().stand_still(body.version, body.back)
-            return following().status
+        async def pin(body: Pin) -> dict[str, Any]:
+            follower().pin(body.version, body.back)
+            return follower().status
 
-        # The types of the handlers are looked up among the module's names, where these are not.
-        stand_still.__annotations__["body"] = StandStill
+        # FastAPI looks types up by their names in the module, where this class is not.
+        pin.__annotations__["body"] = Pin
         router.add_api_route("/status", status, methods=["GET"])
-        router.add_api_route("/stand_still", stand_still, methods=["POST"])
+        router.add_api_route("/pin", pin, methods=["POST"])
         app.include_router(router)
         app.add_middleware(VersionHeader)
 
@@ -89,13 +89,42 @@ class Endpoint:
             return
         refuse_unsuited(config)
         mirror = mirror_of(self._options, config.model_config.model)
-        following = Following(Engine(engine_client), self._options, mirror, served=is_loaded_from(mirror, config))
-        await following.start()
-        self._following = following
+        follower = EngineFollower(Engine(engine_client), self._options, mirror, served=is_loaded_from(mirror, config))
+        await follower.start()
+        self._follower = follower
+
+
+def mirror_of(options: Options, model: str) -> Path:
+    if options.mirror is not None:
+        return options.mirror
+    if not Path(model).is_dir():
+        raise InvalidArgumentError(
+            f"'{model}' is no directory that can be kept up to date; serve a mirror, or name one by WEIGHTWIRE_MIRROR"
+        )
+    return Path(model)
+
+
+def is_loaded_from(mirror: Path, config: Any) -> bool:
+    """Whether vLLM was told to load its weights from the mirror."""
+    model = Path(config.model_config.model)
+    return config.load_config.load_format != "dummy" and model.is_dir() and mirror.is_dir() and mirror.samefile(model)
+
+
+def refuse_unsuited(config: Any) -> None:
+    """Raises if the server is configured in a way that the plug-in cannot support."""
+    if not config.model_config.is_moe:
+        return
+    if config.parallel_config.data_parallel_size > 1:
+        raise InvalidArgumentError(
+            "weightwire cannot follow with experts and --data-parallel-size above 1: cores that wait for each other in "
+            "every step would hold different versions for a moment; start one server for each"
+        )
+    if config.parallel_config.enable_eplb:
+        raise InvalidArgumentError("weightwire cannot follow with --enable-eplb, which moves experts while they serve")
 
 
 async def _wait_for_label(engine_client: Any) -> None:
-    """Until the process that follows has made sure of what the engine holds: no request may come before."""
+    """Waits until the process that follows has verified the engine's weights, because no request may come earlier."""
     deadline = time.monotonic() + _MATCH_SECONDS
     while await engine_client.get_weight_version() == _NO_LABEL:
         if time.monotonic() > deadline:
@@ -107,7 +136,7 @@ async def _wait_for_label(engine_client: Any) -> None:
 
 
 def note_versions(engine_client: Any) -> None:
-    """Has `generate` note what its completions were made by, for the request at hand."""
+    """Makes `generate` note the versions that made the completions of the current request."""
     generate = engine_client.generate
 
     def noting(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:

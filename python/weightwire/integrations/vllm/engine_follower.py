@@ -1,0 +1,359 @@
+"""The task in the API server that follows a run. For each update it fetches and stages the change, has the workers
+prepare it, applies it to the mirror, and has the engine commit it.
+
+In this order no failure leads to wrong answers. If the workers refuse to prepare, nothing has changed. If the engine is
+behind its mirror, for whatever reason, the workers compare all parameters with the mirror and the engine commits the
+differences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from weightwire._update import TensorChange, Update
+from weightwire.errors import CorruptError, UnavailableError, WeightwireError
+from weightwire.follower import Follower
+from weightwire.integrations.vllm.change_file import write_change
+from weightwire.integrations.vllm.engine import Engine, UpdateFailed, UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm.engine_core import EXIT_STATUS
+from weightwire.integrations.vllm.mirror import HeldVersion, check_files, map_tensors, read_held, read_lock, written_at
+from weightwire.integrations.vllm.options import Options
+from weightwire.integrations.vllm.status import FollowStatus
+
+logger = logging.getLogger("vllm.weightwire")
+
+# How long processes that read the mirror may delay an update before it fails.
+_READERS_SECONDS = 30.0
+# The pause after an error.
+_ERROR_SECONDS = 2.0
+# The longest pause after repeated errors of updates, each of which may have delayed all requests.
+_LONGEST_ERROR_SECONDS = 120.0
+# A change of more than one in this number of elements is not sent to the workers, because comparing all parameters with
+# the mirror takes less time.
+_COMPARE_ALL_ABOVE = 16
+# How long the end of the server waits for the release of the lease.
+_RELEASE_SECONDS = 3.0
+# The pause between two full checks is at least this number of times as long as the last one took.
+_CHECK_PAUSES = 20
+
+
+class EngineFollower:
+    """One for each server, in the API process of rank 0."""
+
+    def __init__(self, engine: Engine, options: Options, mirror: Path, *, served: bool) -> None:
+        """`served`: whether vLLM was told to load its weights from the mirror."""
+        self._engine = engine
+        self._options = options
+        self._mirror = mirror
+        self._served = served
+        # A mirror deletes foreign files when it is opened, and so the files that a crash left here.
+        self._folder = mirror / ".weightwire" / "engine"
+        self._follower: Follower | None = None
+        self._held: HeldVersion | None = None  # by the engine; None: unknown, or not the same in all of it
+        self._failures = 0  # of updates, since the last step without one
+        self._pin: tuple[int | None, bool] = (None, False)  # as the user wants it
+        self._follower_pin: tuple[int | None, bool] | None = (None, False)  # the follower's own; None: unknown
+        self._elements = 0  # of the checkpoint
+        self._committed_at = -math.inf
+        self._checked_at = -math.inf
+        self._check_seconds = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._status = FollowStatus(options.run, mirror)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return self._status.fields
+
+    # --- before the server takes requests ---
+
+    async def start(self) -> None:
+        """Verifies the mirror, brings the engine to its version, and starts to follow. Raises if that is impossible."""
+        before, written = read_held(self._mirror), written_at(self._mirror)
+        intact = await self._mirror_is_intact()
+        with contextlib.ExitStack() as locks:
+            if intact and read_held(self._mirror) is not None:
+                locks.enter_context(read_lock(self._mirror))
+            else:  # a follower loads damaged files again, or the first version
+                await self._open_follower(check=True)
+                assert self._follower is not None
+                if self._follower.version is None:
+                    update = await asyncio.to_thread(self._follower.poll)
+                    if update is not None and update.seconds is None:  # deltas after the anchor
+                        await self._move_mirror(update)
+            held = read_held(self._mirror)
+            if held is None:
+                raise UnavailableError(f"the mirror {self._mirror} holds no version yet")
+            self._elements = sum(tensor.numel() for tensor in map_tensors(self._mirror).values())
+            await self._match(held, written if intact and held == before else None)
+        self._task = asyncio.create_task(self._run(), name="weightwire")
+
+    async def _mirror_is_intact(self) -> bool:
+        try:
+            await asyncio.to_thread(check_files, self._mirror)
+            return True
+        except CorruptError as error:
+            logger.warning("weightwire: the mirror is damaged, and loaded anew: %s", error)
+            return False
+
+    async def _match(self, held: HeldVersion, written: float | None) -> None:
+        """Brings the engine to the mirror's version. `written`: when the mirror last changed; None: after the engine
+        was started."""
+        workers = await self._engine.open(self._mirror, written)
+        loaded_from_it = self._served and not any(worker["mirror_is_newer"] for worker in workers)
+        unproven = sorted({name for worker in workers for name in worker["unproven"]})
+        if unproven and not loaded_from_it:
+            raise UpdateRefused(
+                f"the engine was loaded from something else than what the mirror {self._mirror} holds now, and "
+                f"'{unproven[0]}' can neither be compared with it nor loaded anew; start the server anew, on the mirror"
+            )
+        stale = any(worker["stale"] for worker in workers)
+        if stale or (not loaded_from_it and any(worker["unread"] for worker in workers)):
+            logger.info("weightwire: the engine holds something else than the mirror, and is brought there")
+            await self._engine.prepare_mirror(held)
+            await self._engine.commit(held)
+            workers = await self._engine.compare(recheck_stale=True)
+        await self._engine.label(held.version)
+        self._set_held(held)
+        self._checked_at = time.monotonic()
+        self._status.set_limits(workers, not_compared=unproven)
+        logger.info(
+            "weightwire: follows %s from version %d; %d parameters are written in place, %d loaded anew",
+            self._options.run,
+            held.version,
+            workers[0]["in_place"],
+            workers[0]["by_reload"],
+        )
+
+    # --- following ---
+
+    def pin(self, version: int | None, back: bool) -> None:
+        """Goes no further than this version; with `back`, goes back to it. None removes the limit."""
+        self._pin = (version, back)
+        self.status["pinned_version"] = version
+
+    async def _run(self) -> None:
+        """Runs until the server ends, which cancels it."""
+        try:
+            await self._loop()
+        finally:
+            await self._release_lease()
+            if self._engine.died_by_itself:
+                _end()
+
+    async def _loop(self) -> None:
+        while not self._engine.is_dead:
+            pause = self._options.poll_interval
+            try:
+                await self._step()
+                self._failures = 0
+                self._status.set_error(None)
+            except WeightsDiffer as error:
+                self._status.set_error(str(error))
+                await self._engine.stop(f"the weights are not what they should be: {error}")
+            except WeightwireError as error:
+                self._status.set_error(str(error))
+                pause = max(pause, self._pause_after(error))
+            except Exception as error:
+                if self._engine.is_dead:
+                    return
+                logger.exception("weightwire: following failed")
+                self._status.set_error(f"{type(error).__name__}: {error}")
+                pause = max(pause, _ERROR_SECONDS)
+            self._update_lag()
+            await asyncio.sleep(pause)
+
+    def _pause_after(self, error: WeightwireError) -> float:
+        self._failures = self._failures + 1 if isinstance(error, UpdateFailed) else 0
+        return min(_LONGEST_ERROR_SECONDS, _ERROR_SECONDS * float(2 ** max(0, self._failures - 1)))
+
+    async def _step(self) -> None:
+        """Asks once for a newer version, and does one update or check if it is due."""
+        if await self._engine.is_sleeping():
+            return
+        if self._follower is None:
+            await self._open_follower()
+        follower = self._follower
+        assert follower is not None
+        self._update_pin(follower)
+        asked = time.time()
+        update = await asyncio.to_thread(follower.poll)
+        # A pinned follower does not look for newer versions.
+        is_pinned = self._follower_pin is not None and self._follower_pin[0] is not None
+        self._status.saw_newest(await asyncio.to_thread(follower.newest) if is_pinned else follower.stats.newest)
+        self.status["last_asked"] = asked
+        if self._held is None or follower.version != self._held.version:
+            await self._catch_up(follower, update)
+        elif update is not None and update.seconds is None and self._is_due():
+            await self._update(update)
+        if self._options.check_all and self._committed_at > self._checked_at:
+            await self._check_if_due()
+
+    def _update_pin(self, follower: Follower) -> None:
+        version, back = self._pin
+        if self._options.every_version and self._held is not None and not back:
+            version = self._held.version + 1 if version is None else min(version, self._held.version + 1)
+        if (version, back) != self._follower_pin:
+            follower.pin(version, back=back)
+            self._follower_pin = (version, back)
+
+    def _is_due(self) -> bool:
+        if time.monotonic() - self._committed_at < self._options.min_update_interval:
+            return False
+        # A pinned engine goes to its version at once.
+        return self._pin[0] is not None or self._status.versions_behind > self._options.max_lag
+
+    def _may_hold(self, version: int) -> bool:
+        """Whether the pin allows it. The user may change the pin during an update."""
+        return self._pin[0] is None or version <= self._pin[0]
+
+    async def _update(self, update: Update) -> None:
+        """Updates the mirror and the engine by the staged change."""
+        start = time.monotonic()
+        in_place = await self._prepare(update)
+        prepared = time.monotonic()
+        if not self._may_hold(update.version):
+            return
+        await self._move_mirror(update)
+        moved = time.monotonic()
+        if not self._may_hold(update.version):
+            await asyncio.to_thread(update.undo)
+            self._follower_pin = None  # undo has pinned it
+            return
+        if not in_place:
+            await self._apply_mirror()
+            return
+        await self._commit(
+            from_version=update.from_version,
+            bytes_fetched=update.bytes_fetched,
+            seconds_preparing=prepared - start,
+            seconds_moving_mirror=moved - prepared,
+        )
+
+    async def _prepare(self, update: Update) -> bool:
+        """Has the workers prepare the change, and returns True. Or has them check that they would not refuse it, and
+        returns False: then they compare all parameters with the mirror, once that has moved."""
+        changes = update.changes
+        if changes is None or update.changes_layout:
+            raise UpdateRefused(
+                f"version {update.version} has other names, types or shapes; start the server anew from its mirror, "
+                "once a follower has brought it there"
+            )
+        is_dense = _COMPARE_ALL_ABOVE * sum(change.changed for change in changes) > self._elements
+        # Parameters that cannot be compared can only be updated by the change.
+        can_compare = not self.status["not_compared"]
+        if not is_dense or not can_compare:
+            try:
+                path = self._folder / "change.safetensors"
+                await asyncio.to_thread(_write, path, changes, update.version)
+                await self._engine.prepare_change(path, update.version)
+                return True
+            except UpdateFailed as error:
+                if not can_compare:
+                    raise
+                logger.warning("weightwire: the change to version %d is not used: %s", update.version, error)
+        await self._engine.check_can_change([change.name for change in changes])
+        return False
+
+    async def _catch_up(self, follower: Follower, update: Update | None) -> None:
+        """Brings the engine to a mirror at another version: the mirror loaded an anchor, or an update failed after the
+        mirror moved. First applies a staged update to the mirror, so that the engine skips versions that are not
+        wanted."""
+        if update is not None and update.seconds is None and self._may_hold(update.version):
+            await self._move_mirror(update)
+        if follower.version is None:
+            raise UnavailableError(f"the mirror {self._mirror} is damaged, and not loaded anew yet")
+        if self._held is not None and follower.version == self._held.version:
+            return
+        # If the mirror passed the pin before it was set, the engine does not follow it.
+        if self._held is None or self._may_hold(follower.version):
+            await self._apply_mirror()
+
+    async def _apply_mirror(self) -> None:
+        """Has the workers compare all parameters with the mirror, and commits the differences."""
+        held = read_held(self._mirror)
+        if held is None:
+            raise UnavailableError(f"the mirror {self._mirror} is not finished")
+        start = time.monotonic()
+        await self._engine.prepare_mirror(held)
+        before = None if self._held is None else self._held.version
+        await self._commit(from_version=before, seconds_preparing=time.monotonic() - start)
+
+    async def _move_mirror(self, update: Update) -> None:
+        deadline = time.monotonic() + _READERS_SECONDS
+        while True:
+            try:
+                await asyncio.to_thread(update.apply)
+                return
+            except UnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
+
+    async def _commit(self, **more: Any) -> None:
+        """`more`: further fields of the status's `last_update`."""
+        held = read_held(self._mirror)
+        assert held is not None
+        self._held = None  # until it is known
+        committed = await self._engine.commit(held)
+        self._committed_at = time.monotonic()
+        self._set_held(held)
+        self._status.updated(held.version, committed, **more)
+
+    async def _check_if_due(self) -> None:
+        start = time.monotonic()
+        # No update happens during a check. Large models are therefore checked less often than the option says, unless
+        # it is 0.
+        pause = self._options.check_interval
+        if pause > 0:
+            pause = max(pause, _CHECK_PAUSES * self._check_seconds)
+        if self._held is None or start - self._checked_at < pause:
+            return
+        answers = await self._engine.compare(recheck_stale=False)
+        assert self._follower is not None
+        try:
+            await asyncio.to_thread(self._follower.check)
+        except CorruptError as error:  # modules that are loaded from it are wrong too
+            raise WeightsDiffer(f"the mirror is damaged: {error}") from error
+        self._checked_at = time.monotonic()
+        self._check_seconds = self._checked_at - start
+        elements = sum(answer["elements"] for answer in answers)
+        self._status.checked(self._held.version, elements, self._check_seconds)
+
+    async def _open_follower(self, *, check: bool = False) -> None:
+        self._follower = await Follower.open_async(self._options.run, self._mirror, check=check)
+
+    async def _release_lease(self) -> None:
+        """Releases the lease. If the bucket takes long, the lease expires instead."""
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            thread = threading.Thread(target=follower.close, daemon=True)
+            thread.start()
+            await asyncio.to_thread(thread.join, _RELEASE_SECONDS)
+
+    def _set_held(self, held: HeldVersion) -> None:
+        self._held = held
+        self._status.holds(held)
+
+    def _update_lag(self) -> None:
+        if self._follower is not None:
+            self._status.saw_newest(self._follower.stats.newest)  # also versions that could not be fetched
+        self._status.update_lag()
+
+
+def _write(path: Path, changes: list[TensorChange], version: int) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_change(path, changes, version)
+
+
+def _end() -> None:
+    """Ends this process after the engine died. vLLM would end it too, but with the status of success."""
+    logging.shutdown()
+    os._exit(EXIT_STATUS)
