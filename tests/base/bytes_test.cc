@@ -28,7 +28,7 @@ TEST(LittleEndian, LowestByteFirstAtAnyAlignment) {
   EXPECT_EQ(stored, bytes);
 }
 
-TEST(CheckedArithmetic, NothingOnOverflow) {
+TEST(CheckedArithmetic, ReturnsNothingOnOverflow) {
   EXPECT_EQ(CheckedAdd(kMax - 1, 1), kMax);
   EXPECT_EQ(CheckedAdd(kMax, 1), std::nullopt);
   EXPECT_EQ(CheckedMul(std::uint64_t{1} << 32, (std::uint64_t{1} << 32) - 1), kMax - 0xFFFFFFFFU);
@@ -73,7 +73,7 @@ std::string VarintError(const std::vector<std::uint8_t>& bytes) {
   return value.ok() ? "accepted" : value.error().message();
 }
 
-TEST(Varint, RefusesWhatIsNotCanonical) {
+TEST(Varint, RefusesNonCanonicalForms) {
   EXPECT_EQ(VarintError({}), "the varint at offset 0 is cut off");
   EXPECT_EQ(VarintError({0x80}), "the varint at offset 0 is cut off");
   EXPECT_EQ(VarintError({0x80, 0}), "the varint at offset 0 is not in its shortest form");
@@ -100,7 +100,7 @@ TEST(ByteReader, ReadsEveryWidthTheWriterWrites) {
   EXPECT_TRUE(reader.ExpectEnd().ok());
 }
 
-TEST(ByteReader, StaysWithinItsBytes) {
+TEST(ByteReader, NeverReadsBeyondItsBytes) {
   std::vector<std::uint8_t> bytes;
   ByteWriter writer(bytes);
   writer.U16(0x1234);

@@ -11,7 +11,7 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-TEST(SystemClock, DoesNotGoBackAndTellsThisCentury) {
+TEST(SystemClock, IsMonotonicAndTellsThisCentury) {
   const SystemClock clock;
   const nanoseconds before = clock.Monotonic();
   EXPECT_GE(clock.Monotonic(), before);
@@ -29,7 +29,7 @@ TEST(ManualClock, MovesOnlyWhenMoved) {
   EXPECT_EQ(clock.Wall() - start, milliseconds(1500));
 }
 
-TEST(SystemSleeper, AnEndCutsWaitingShortUntilItIsTakenBack) {
+TEST(SystemSleeper, AnEndShortensWaitingUntilItIsCleared) {
   SystemSleeper sleeper;
   sleeper.EndBy(std::chrono::steady_clock::now());
   EXPECT_FALSE(sleeper.SleepFor(std::chrono::hours(1)));

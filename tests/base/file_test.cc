@@ -149,7 +149,7 @@ TEST(AtomicFile, AppearsOnlyWhenCommitted) {
   EXPECT_EQ(EntryCount(directory.path()), 1U);
 }
 
-TEST(AtomicFile, LeavesNothingBehindWhenDropped) {
+TEST(AtomicFile, RemovesTheTemporaryFileWhenDropped) {
   const TemporaryDirectory directory;
   {
     auto file = AtomicFile::Create(directory / "f", Existing::kReplace);
@@ -159,7 +159,7 @@ TEST(AtomicFile, LeavesNothingBehindWhenDropped) {
   EXPECT_EQ(EntryCount(directory.path()), 0U);
 }
 
-TEST(AtomicFile, RefusesANameTakenBeforeOrMeanwhile) {
+TEST(AtomicFile, RefusesANameThatExistsBeforeOrAtCommit) {
   const TemporaryDirectory directory;
   {
     auto late = AtomicFile::Create(directory / "f", Existing::kRefuse);

@@ -105,7 +105,7 @@ TEST_P(FileSystemTest, AnEmptyFileIsAnEmptyMap) {
   EXPECT_EQ(files_->MapForUpdate(root_ / "a").value()->size_bytes(), 0U);
 }
 
-TEST_P(FileSystemTest, AMapKeepsAFileThatIsReplaced) {
+TEST_P(FileSystemTest, AMapKeepsTheContentOfAReplacedFile) {
   Put("a", "old");
   Put("b", "new");
   const auto map = files_->Map(root_ / "a");
@@ -115,7 +115,7 @@ TEST_P(FileSystemTest, AMapKeepsAFileThatIsReplaced) {
   EXPECT_THAT(files_->List(root_).value(), ElementsAre("a"));
 }
 
-TEST_P(FileSystemTest, ACloneIsAFileOfItsOwn) {
+TEST_P(FileSystemTest, ACloneIsIndependent) {
   Put("a", "same");
   {
     const auto clone = files_->Clone(root_ / "a", root_ / "b");
@@ -161,7 +161,7 @@ TEST_P(FileSystemTest, LinksAreReadThroughButNotWrittenThrough) {
   EXPECT_EQ(Get("d/a"), "text");
 }
 
-TEST_P(FileSystemTest, TheBootIsNamed) {
+TEST_P(FileSystemTest, TheBootHasAnId) {
   EXPECT_NE(files_->BootId(), "");
   EXPECT_EQ(files_->BootId(), files_->BootId());
 }
@@ -180,7 +180,7 @@ TEST_P(FileSystemTest, LocksNeverWait) {
   EXPECT_EQ(files_->Lock(root_ / "lock", LockMode::kExclusive).error().code(), ErrorCode::kUnavailable);
 }
 
-TEST_P(FileSystemTest, WriteDurablyReplacesAndClearsWhatACrashLeft) {
+TEST_P(FileSystemTest, WriteDurablyReplacesAndRemovesLeftoversOfACrash) {
   Put("a.tmp", "left by a crash");
   ASSERT_TRUE(WriteDurably(*files_, root_ / "a", "one").ok());
   ASSERT_TRUE(WriteDurably(*files_, root_ / "a", "two").ok());
@@ -188,7 +188,7 @@ TEST_P(FileSystemTest, WriteDurablyReplacesAndClearsWhatACrashLeft) {
   EXPECT_THAT(files_->List(root_).value(), ElementsAre("a"));
 }
 
-TEST_P(FileSystemTest, RemoveTreeTakesEverythingButWhatLinksPointTo) {
+TEST_P(FileSystemTest, RemoveTreeDoesNotFollowLinks) {
   ASSERT_TRUE(files_->MakeDirectory(root_ / "kept").ok());
   Put("kept/a", "");
   ASSERT_TRUE(files_->MakeDirectory(root_ / "d").ok());
@@ -234,7 +234,7 @@ TEST(WriteDurably, ACrashLeavesTheOldFileOrTheNewOne) {
   EXPECT_GT(new_files, 0);
 }
 
-TEST(RealFileSystem, WhatIsNoFileIsRefusedWithASentence) {
+TEST(RealFileSystem, RefusesMissingFilesAndLinks) {
   const TemporaryDirectory directory;
   RealFileSystem files;
   const auto missing = files.MapForUpdate(directory / "none");

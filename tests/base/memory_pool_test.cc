@@ -21,7 +21,7 @@ Numbers InPool(const std::shared_ptr<MemoryPool>& pool, std::size_t count) {
   return numbers;
 }
 
-TEST(MemoryPool, IsNotMadeForLittleOrForMoreThanThereIs) {
+TEST(MemoryPool, IsNotMadeForSmallOrExcessiveSizes) {
   EXPECT_EQ(MemoryPool::Make(0), nullptr);
   EXPECT_EQ(MemoryPool::Make(100'000), nullptr);
   EXPECT_EQ(MemoryPool::Make(~std::size_t{0}), nullptr);
@@ -42,7 +42,7 @@ TEST(MemoryPool, AllocationsDoNotOverlap) {
   EXPECT_EQ(pool->Take(~std::size_t{0}), nullptr);
 }
 
-TEST(UnfilledVector, KeepsThePoolItLiesIn) {
+TEST(UnfilledVector, KeepsItsPoolAlive) {
   std::shared_ptr<MemoryPool> pool = MemoryPool::Make(kPoolBytes);
   Numbers numbers = InPool(pool, 1000);
   ASSERT_TRUE(pool->Holds(numbers.data()));
@@ -65,7 +65,7 @@ TEST(UnfilledVector, IsCopiedOutOfThePool) {
   EXPECT_EQ(second, copy);
 }
 
-TEST(UnfilledVector, HasMemoryOfItsOwnWhereThePoolHasNoneLeft) {
+TEST(UnfilledVector, AllocatesOutsideAnExhaustedPool) {
   const std::shared_ptr<MemoryPool> pool = MemoryPool::Make(kPoolBytes);
   const Numbers large = InPool(pool, kPoolBytes / sizeof(std::uint32_t));
   const Numbers more = InPool(pool, 10);

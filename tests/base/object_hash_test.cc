@@ -44,7 +44,7 @@ TEST(ObjectHashTest, DoesNotDependOnHowTheBytesArrive) {
   }
 }
 
-TEST(ObjectHashTest, OfNothingIsTheHashOfNothing) { EXPECT_EQ(ObjectHash({}), Sha256Of(std::string_view())); }
+TEST(ObjectHashTest, OfNoBytesIsTheSha256OfNoBytes) { EXPECT_EQ(ObjectHash({}), Sha256Of(std::string_view())); }
 
 }  // namespace
 }  // namespace weightwire

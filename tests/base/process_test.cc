@@ -15,7 +15,7 @@ Result<ProcessResult> Shell(const std::string& script, ProcessOptions options = 
   return RunProcess({"sh", "-c", script}, options);
 }
 
-TEST(Process, WhatItPrintsAndHowItEndsIsKnown) {
+TEST(Process, ReturnsOutputAndExitStatus) {
   ProcessOptions options;
   options.input = "to be read";
   const auto ran = Shell("cat; exit 3", options);
@@ -25,13 +25,13 @@ TEST(Process, WhatItPrintsAndHowItEndsIsKnown) {
   EXPECT_EQ(Shell("kill -9 $$").value().status, 128 + 9);
 }
 
-TEST(Process, OneThatDoesNotReadItsInputIsNoSignalForUs) {
+TEST(Process, AProgramThatDoesNotReadItsInputRaisesNoSignal) {
   ProcessOptions options;
   options.input = std::string(kMaxProcessInput, 'x');
   EXPECT_EQ(Shell("exec 0<&-; true", options).value().status, 0);
 }
 
-TEST(Process, OneThatIsNotThereIsAnErrorOrTheShellsStatus) {
+TEST(Process, AMissingProgramIsAnErrorOrTheShellsStatus) {
   const auto missing = RunProcess({"no-such-program-anywhere", "secret"}, {});
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code(), ErrorCode::kIo);
@@ -40,13 +40,13 @@ TEST(Process, OneThatIsNotThereIsAnErrorOrTheShellsStatus) {
   EXPECT_EQ(Shell("exec no-such-program-anywhere 2>&1").value().status, 127);
 }
 
-TEST(Process, OneThatPrintsWithoutEndIsKilled) {
+TEST(Process, KillsAProgramThatPrintsWithoutEnd) {
   const auto endless = Shell("yes");
   ASSERT_FALSE(endless.ok());
   EXPECT_EQ(endless.error().code(), ErrorCode::kLimit);
 }
 
-TEST(Process, OneThatTakesTooLongIsKilledWithWhatItHasStarted) {
+TEST(Process, KillsAProgramAndItsChildrenOnTimeout) {
   // Its child holds the pipe; were only the shell killed, it would go on holding it.
   ProcessOptions options;
   options.deadline = std::chrono::milliseconds(50);
@@ -55,7 +55,7 @@ TEST(Process, OneThatTakesTooLongIsKilledWithWhatItHasStarted) {
   EXPECT_EQ(late.error().code(), ErrorCode::kUnavailable);
 }
 
-TEST(Process, ItGetsSignalsAlsoFromAThreadThatBlocksThem) {
+TEST(Process, AProgramReceivesSignalsThoughItsStarterBlocksThem) {
   const SignalsBlocked blocked;
   EXPECT_EQ(Shell("kill -TERM $$; sleep 600").value().status, 128 + 15);
 }

@@ -18,7 +18,7 @@ TEST(SeededRandom, GivesTheSameNumbersForTheSameSeedEverywhere) {
   EXPECT_EQ(one.Next(), 0xb3f2af6d0fc710c5U);
 }
 
-TEST(Random, BelowStaysBelowAndReachesEverything) {
+TEST(Random, BelowStaysBelowAndReachesEveryNumber) {
   SeededRandom random(7);
   std::array<int, 6> seen{};
   for (int i = 0; i < 600; ++i) ++seen.at(random.Below(6));
@@ -28,7 +28,7 @@ TEST(Random, BelowStaysBelowAndReachesEverything) {
   for (int i = 0; i < 100; ++i) EXPECT_LT(random.Below(most), most);
 }
 
-TEST(SystemRandom, NamesDiffer) {
+TEST(SystemRandom, GivesDifferentNumbers) {
   SystemRandom random;
   std::set<std::string> names;
   for (int i = 0; i < 100; ++i) names.insert(random.Hex128());

@@ -48,7 +48,7 @@ std::set<Contents> Outcomes(Work&& work, int seeds = 200) {
   return outcomes;
 }
 
-TEST(SimDisk, SyncedDataUnderASyncedNameStays) {
+TEST(SimDisk, KeepsSyncedDataUnderASyncedName) {
   const auto outcomes = Outcomes([](FileSystem& files) {
     Put(files, "a", "hello", true);
     ASSERT_TRUE(files.SyncDirectory("").ok());
@@ -56,12 +56,12 @@ TEST(SimDisk, SyncedDataUnderASyncedNameStays) {
   EXPECT_THAT(outcomes, ElementsAre(Contents{{"a", "hello"}}));
 }
 
-TEST(SimDisk, ANameThatIsNotSyncedMayBeLost) {
+TEST(SimDisk, MayLoseUnsyncedNames) {
   const auto outcomes = Outcomes([](FileSystem& files) { Put(files, "a", "hello", true); });
   EXPECT_THAT(outcomes, ElementsAre(Contents{}, Contents{{"a", "hello"}}));
 }
 
-TEST(SimDisk, DataThatIsNotSyncedMayBeLostOrZeros) {
+TEST(SimDisk, MayLoseUnsyncedDataOrReadZeros) {
   const auto outcomes = Outcomes([](FileSystem& files) {
     Put(files, "a", "hello", false);
     ASSERT_TRUE(files.SyncDirectory("").ok());
@@ -70,7 +70,7 @@ TEST(SimDisk, DataThatIsNotSyncedMayBeLostOrZeros) {
                                       Contents{{"a", "hello"}}, Contents{{"a", std::string("he\0\0\0", 5)}}}));
 }
 
-TEST(SimDisk, SectorsSurviveEachForItself) {
+TEST(SimDisk, EachUnsyncedSectorSurvivesOrNot) {
   const std::string before(4 * SimDisk::kSectorBytes, 'a');
   const auto outcomes = Outcomes([&](FileSystem& files) {
     Put(files, "a", before, true);
@@ -85,7 +85,7 @@ TEST(SimDisk, SectorsSurviveEachForItself) {
   EXPECT_GT(outcomes.size(), 16U) << "no torn sector";
 }
 
-TEST(SimDisk, ARenameWithinADirectoryIsWhole) {
+TEST(SimDisk, ARenameWithinADirectoryIsAtomic) {
   const auto outcomes = Outcomes([](FileSystem& files) {
     Put(files, "a", "new", true);
     Put(files, "b", "old", true);
@@ -95,7 +95,7 @@ TEST(SimDisk, ARenameWithinADirectoryIsWhole) {
   EXPECT_THAT(outcomes, ElementsAre(Contents{{"a", "new"}, {"b", "old"}}, Contents{{"b", "new"}}));
 }
 
-TEST(SimDisk, ARenameIntoAnotherDirectoryMayLeaveBothNamesButNeverNone) {
+TEST(SimDisk, ARenameAcrossDirectoriesMayLeaveBothNamesButNeverNone) {
   const auto outcomes = Outcomes([](FileSystem& files) {
     ASSERT_TRUE(files.MakeDirectory("d").ok());
     Put(files, "d/a", "x", true);
@@ -132,7 +132,7 @@ TEST(SimDisk, OperationsOnOneNameHappenInOrder) {
                           Contents{{"a", "2"}, {"t", "3"}}, Contents{{"a", "3"}}, Contents{{"t", "1"}}));
 }
 
-TEST(SimDisk, WriteBackMayMakeWhatIsBetweenDurable) {
+TEST(SimDisk, WriteBackMayMakeUnsyncedDataDurable) {
   std::set<std::string> outcomes;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     SimDisk disk;
@@ -151,7 +151,7 @@ TEST(SimDisk, WriteBackMayMakeWhatIsBetweenDurable) {
   EXPECT_THAT(outcomes, ElementsAre("1", "2", "3"));
 }
 
-TEST(SimFileSystem, ADeadProcessDoesNothingAndHoldsNothing) {
+TEST(SimFileSystem, ADeadProcessHasNoEffectsAndHoldsNoLocks) {
   SimDisk disk;
   bool die = false;
   SimFileSystem files(disk, [&](std::string_view, const auto&) { return die ? Fate::kDie : Fate::kGoOn; });
@@ -170,7 +170,7 @@ TEST(SimFileSystem, ADeadProcessDoesNothingAndHoldsNothing) {
   EXPECT_TRUE(other.Lock("lock", LockMode::kExclusive).ok());
 }
 
-TEST(SimFileSystem, ARefusedEffectDoesNotHappenAndTheProcessLives) {
+TEST(SimFileSystem, ARefusedEffectDoesNotHappenAndTheProcessContinues) {
   SimDisk disk;
   SimFileSystem files(
       disk, [](std::string_view effect, const auto&) { return effect == "rename" ? Fate::kRefuse : Fate::kGoOn; });
@@ -191,7 +191,7 @@ TEST(SimFileSystem, LocksAreSharedOrExclusive) {
   EXPECT_EQ(files.Lock("lock", LockMode::kExclusive).error().code(), ErrorCode::kUnavailable);
 }
 
-TEST(SimFileSystem, TheSameSeedLosesTheSame) {
+TEST(SimFileSystem, TheSameSeedLosesTheSameData) {
   const auto outcome = [](std::uint64_t seed) {
     SimDisk disk;
     SimFileSystem files(disk);

@@ -36,7 +36,7 @@ TEST_P(ThreadPoolTest, AWorkerIsNeverInTwoCallsAtOnce) {
   EXPECT_EQ(std::accumulate(scratch.begin(), scratch.end(), std::size_t{0}), kCount * (kCount - 1) / 2);
 }
 
-TEST_P(ThreadPoolTest, ManyShortLoopsOneAfterAnother) {
+TEST_P(ThreadPoolTest, RunsManyShortLoopsInARow) {
   ThreadPool pool(GetParam());
   std::size_t sum = 0;
   for (std::size_t loop = 0; loop < 500; ++loop) {
@@ -58,7 +58,7 @@ TEST(ThreadPool, SeveralThreadsWorkAtTheSameTime) {
   EXPECT_EQ(inside.load(), 2);
 }
 
-TEST(ThreadPool, ItsThreadsLeaveTheProcesssSignalsToOthers) {
+TEST(ThreadPool, ItsThreadsBlockTheSignalsOfTheProcess) {
   ThreadPool pool(2);
   std::array<sigset_t, 2> masks;
   std::atomic<int> inside = 0;
@@ -74,7 +74,7 @@ TEST(ThreadPool, ItsThreadsLeaveTheProcesssSignalsToOthers) {
   EXPECT_EQ(sigismember(&masks[1], SIGSEGV), 0);
 }
 
-TEST(ThreadPoolDeathTest, ALoopWithinALoopIsABug) {
+TEST(ThreadPoolDeathTest, AbortsOnALoopWithinALoop) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {

@@ -120,7 +120,7 @@ TEST(BoxMap, RefusesBoxesThatDoNotFit) {
   EXPECT_TRUE(Fits({"s", DType::kF32, {}}, {{}, {}})) << "the box of a scalar is the scalar";
 }
 
-TEST(BoxMap, PackedTypesAreCutBetweenBytes) {
+TEST(BoxMap, RefusesBoxesThatSplitBytesOfPackedTypes) {
   const TensorSpec four{"t", DType::kF4, {2, 8}};
   EXPECT_TRUE(Fits(four, {{0, 2}, {2, 4}}));
   EXPECT_FALSE(Fits(four, {{0, 1}, {2, 4}}));
@@ -192,13 +192,13 @@ TEST(AnyOverlap, AgreesWithEveryPair) {
   EXPECT_LT(met, 1900);
 }
 
-TEST(AnyOverlap, OfScalarsIsTwoOfThem) {
+TEST(AnyOverlap, TwoBoxesOfAScalarOverlap) {
   EXPECT_FALSE(Meet({}));
   EXPECT_FALSE(Meet({{{}, {}}}));
   EXPECT_TRUE(Meet({{{}, {}}, {{}, {}}}));
 }
 
-TEST(AnyOverlap, IsFoundAmongAsManyAsThereMayBe) {
+TEST(AnyOverlap, IsFoundAmongTheMaximumNumberOfBoxes) {
   std::vector<Box> grid;
   for (std::uint64_t row = 0; row < 128; ++row) {
     for (std::uint64_t column = 0; column < 128; ++column) grid.push_back({{10 * row, 0, 7 * column}, {10, 5, 7}});

@@ -172,7 +172,7 @@ RC_GTEST_PROP(Delta, LeadsFromAnyStateToAnyOther, ()) {
   }
 }
 
-RC_GTEST_PROP(Delta, OfLargeTensorsWithOneLookAtASample, ()) {
+RC_GTEST_PROP(Delta, OfLargeTensorsWithOneSample, ()) {
   // Above 16384 units tables are made from a part, and the rest may hold anything.
   Random random = AnySource();
   const TensorSpec spec{"t", AllDTypes()[Below(random, AllDTypes().size())], {4 * (5000 + Below(random, 12'000))}};
@@ -248,7 +248,7 @@ RC_GTEST_PROP(Delta, UpdatesTheBaseCopyAndTakesItBack, ()) {
   RC_ASSERT(delta.ok());
   RC_ASSERT(delta.value().file == truth);
   RC_ASSERT(copy == pair.after);
-  TakeBack(delta.value().replaced, request.entries, *pair.after.layout);
+  RestoreReplaced(delta.value().replaced, request.entries, *pair.after.layout);
   RC_ASSERT(copy == pair.before);
 }
 
@@ -346,7 +346,7 @@ class MovingReader final : public UnitReader {
   mutable std::atomic<std::uint64_t> readings_ = 0;
 };
 
-RC_GTEST_PROP(Delta, OfAStateThatMovesIsStillOneState, ()) {
+RC_GTEST_PROP(Delta, OfAStateThatChangesDuringTheReadIsOneState, ()) {
   Random random = AnySource();
   const Pair pair = AnyPair(random, false, 20'000);
   const CodingRequest coding = kRequests[Below(random, std::size(kRequests))];
@@ -372,7 +372,7 @@ RC_GTEST_PROP(Delta, OfAStateThatMovesIsStillOneState, ()) {
   const EncodedDelta delta = MustEncode(request, BestKernels(), pool);
   RC_ASSERT(delta.digests_after == DigestsOf(copy));
   RC_ASSERT(MustApply(delta.file, pair.before) == copy);
-  TakeBack(delta.replaced, request.entries, *pair.after.layout);
+  RestoreReplaced(delta.replaced, request.entries, *pair.after.layout);
   RC_ASSERT(copy == pair.before);
 }
 

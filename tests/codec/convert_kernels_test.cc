@@ -88,7 +88,7 @@ TEST(Conversion, ToBf16GivesTheNearestNumberAndTiesToEven) {
   EXPECT_EQ(ToBf16(0x7f800001), 0xffff);
 }
 
-TEST_P(ConvertKernelsTest, ConvertAlike) {
+TEST_P(ConvertKernelsTest, ConvertAsTheScalarKernel) {
   Random random(7);
   for (int round = 0; round < 400; ++round) {
     const std::size_t count = Below(random, 200);

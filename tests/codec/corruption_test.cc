@@ -1,5 +1,5 @@
-// Nothing wrong gets through: what was done to other systems, and made them hold wrong weights without a word
-// (the failure list of the design notes), is done here. Each must be refused before anything is touched.
+// Corruption tests: each kind of damage that made other systems hold wrong weights silently (the failure list of the
+// design notes). The decoder must refuse each before it writes anything.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -16,9 +16,9 @@ namespace {
 using namespace weightwire::testing;
 
 // A small model of every kind of coding, and a step of it: conditioned and gaps, dense, whole, a new tensor.
-class NothingWrong : public ::testing::Test {
+class CorruptionTest : public ::testing::Test {
  protected:
-  NothingWrong() : random_(1) {
+  CorruptionTest() : random_(1) {
     Bytes scales(4 * 3000);
     for (std::size_t i = 0; i < 3000; ++i) {
       StoreU32(scales.data() + 4 * i, 0x3c000000 + static_cast<std::uint32_t>(Below(random_, 1 << 20)));
@@ -78,7 +78,7 @@ class NothingWrong : public ::testing::Test {
   Bytes file_;
 };
 
-TEST_F(NothingWrong, TheGoodFileIsGood) {
+TEST_F(CorruptionTest, AcceptsTheUndamagedFile) {
   EXPECT_EQ(MustApply(file_, before_), after_);
   std::vector<std::string> modes;
   for (const EntryReport& report : MustEncode(WholeRequest(before_, after_)).reports) modes.emplace_back(report.mode);
@@ -87,7 +87,7 @@ TEST_F(NothingWrong, TheGoodFileIsGood) {
   EXPECT_EQ(modes[4], "unchanged");
 }
 
-TEST_F(NothingWrong, OtherBaseOfTheSameLayout) {
+TEST_F(CorruptionTest, RefusesAnotherBaseOfTheSameLayout) {
   Model other = before_;
   for (Bytes& tensor : other.tensors) tensor = RandomBytes(random_, tensor.size());
   EXPECT_EQ(Refused(file_, other), ErrorCode::kMismatch);
@@ -97,19 +97,19 @@ TEST_F(NothingWrong, OtherBaseOfTheSameLayout) {
   EXPECT_EQ(Refused(file_, other), ErrorCode::kMismatch);
 }
 
-TEST_F(NothingWrong, OtherLayout) {
+TEST_F(CorruptionTest, RefusesAnotherLayout) {
   EXPECT_EQ(Refused(file_, ModelOf({})), ErrorCode::kMismatch);
   EXPECT_EQ(Refused(file_, ModelOf({{{"a.weight", DType::kBF16, {120, 100}}, before_["a.weight"]}})),
             ErrorCode::kMismatch);
 }
 
-TEST_F(NothingWrong, WrongByteInATensorThatTheDeltaDoesNotTouch) {
+TEST_F(CorruptionTest, FindsAWrongByteInAnUnchangedTensor) {
   Model other = before_;
   other["e.untouched"][1234] ^= 1;
   EXPECT_EQ(Refused(file_, other), ErrorCode::kMismatch);
 }
 
-TEST_F(NothingWrong, WrongByteInATensorThatItTouches) {
+TEST_F(CorruptionTest, FindsAWrongByteInAChangedTensor) {
   for (const char* name : {"a.weight", "b.weight", "c.scale", "d.table"}) {
     Model other = before_;
     other[name][777] ^= 0x80;
@@ -117,7 +117,7 @@ TEST_F(NothingWrong, WrongByteInATensorThatItTouches) {
   }
 }
 
-TEST_F(NothingWrong, APartKnowsItsOwnTensorsOnly) {
+TEST_F(CorruptionTest, APartChecksItsOwnTensorsOnly) {
   // Without state digests the file vouches for what it touches: a wrong byte there is still found.
   EncodeRequest request = WholeRequest(before_, after_);
   request.digests_before.reset();
@@ -128,7 +128,7 @@ TEST_F(NothingWrong, APartKnowsItsOwnTensorsOnly) {
   EXPECT_EQ(Refused(part, other), ErrorCode::kMismatch);
 }
 
-TEST_F(NothingWrong, RandomBitFlips) {
+TEST_F(CorruptionTest, FindsBitFlips) {
   const StateView base = ViewOf(before_);
   for (int i = 0; i < 4000; ++i) {
     Bytes flipped = file_;
@@ -140,7 +140,7 @@ TEST_F(NothingWrong, RandomBitFlips) {
   }
 }
 
-TEST_F(NothingWrong, Truncations) {
+TEST_F(CorruptionTest, FindsTruncation) {
   const StateView base = ViewOf(before_);
   for (int i = 0; i < 2000; ++i) {
     const std::size_t length = i < 600 ? static_cast<std::size_t>(i) : Below(random_, file_.size());
@@ -151,7 +151,7 @@ TEST_F(NothingWrong, Truncations) {
   ASSERT_FALSE(Stage(longer, base).ok());
 }
 
-TEST_F(NothingWrong, RandomBitFlipsUnderAFreshHash) {
+TEST_F(CorruptionTest, FindsBitFlipsUnderAFreshHash) {
   // Somebody between us computed the hash again. What is behind it must hold alone: refused, or the true state. (A bit
   // in which nothing depends, such as a white space of the header, may change without harm.)
   const StateView base = ViewOf(before_);
@@ -182,7 +182,7 @@ TEST_F(NothingWrong, RandomBitFlipsUnderAFreshHash) {
   RecordProperty("harmless", same);
 }
 
-TEST_F(NothingWrong, StreamsMovedUnderAFreshHash) {
+TEST_F(CorruptionTest, FindsMovedStreamsUnderAFreshHash) {
   // Bytes of the payload swapped, doubled, dropped and zeroed, with lengths kept.
   const StateView base = ViewOf(before_);
   const OpenFile good = Open(file_);
@@ -208,7 +208,7 @@ TEST_F(NothingWrong, StreamsMovedUnderAFreshHash) {
   }
 }
 
-TEST_F(NothingWrong, GoodFileAfterABadOne) {
+TEST_F(CorruptionTest, DecodesAGoodFileAfterABadOne) {
   // No state is kept that a bad file could spoil: the same view takes the good one.
   const StateView base = ViewOf(before_);
   Bytes bad = file_;
@@ -221,7 +221,7 @@ TEST_F(NothingWrong, GoodFileAfterABadOne) {
   EXPECT_EQ(Written(before_, *change.value()), after_);
 }
 
-TEST_F(NothingWrong, AppliedTwice) {
+TEST_F(CorruptionTest, RefusesTheSameDeltaTwice) {
   EXPECT_EQ(Refused(file_, after_), ErrorCode::kMismatch);
   // Through a view as well.
   const StateView view = ViewOf(before_);
@@ -230,7 +230,7 @@ TEST_F(NothingWrong, AppliedTwice) {
   EXPECT_EQ(Stage(file_, later).error().code(), ErrorCode::kMismatch);
 }
 
-TEST_F(NothingWrong, TwoValuesSwapped) {
+TEST_F(CorruptionTest, FindsTwoSwappedValues) {
   ExpectSeen([](Model& m) {
     Bytes& b = m["a.weight"];
     std::size_t i = 0;
@@ -240,21 +240,21 @@ TEST_F(NothingWrong, TwoValuesSwapped) {
   });
 }
 
-TEST_F(NothingWrong, AThousandReversed) {
+TEST_F(CorruptionTest, FindsAThousandReversedValues) {
   ExpectSeen([](Model& m) {
     auto* units = reinterpret_cast<std::uint16_t*>(m["a.weight"].data());
     std::reverse(units + 3000, units + 4000);
   });
 }
 
-TEST_F(NothingWrong, TwoThousandShifted) {
+TEST_F(CorruptionTest, FindsTwoThousandShiftedValues) {
   ExpectSeen([](Model& m) {
     auto* units = reinterpret_cast<std::uint16_t*>(m["b.weight"].data());
     std::rotate(units + 3000, units + 3001, units + 5000);
   });
 }
 
-TEST_F(NothingWrong, TwoSignsFlipped) {
+TEST_F(CorruptionTest, FindsTwoFlippedSigns) {
   ExpectSeen([](Model& m) {
     m["a.weight"][2 * 100 + 1] ^= 0x80;
     m["a.weight"][2 * 7000 + 1] ^= 0x80;
@@ -265,20 +265,20 @@ TEST_F(NothingWrong, TwoSignsFlipped) {
   });
 }
 
-TEST_F(NothingWrong, BlocksExchangedBetweenTiles) {
+TEST_F(CorruptionTest, FindsBlocksExchangedBetweenTiles) {
   ExpectSeen([](Model& m) {
     Bytes& b = m["a.weight"];
     std::swap_ranges(b.begin(), b.begin() + 4096, b.begin() + 8192);
   });
 }
 
-TEST_F(NothingWrong, BlocksExchangedBetweenTensors) {
+TEST_F(CorruptionTest, FindsBlocksExchangedBetweenTensors) {
   ExpectSeen(
       [](Model& m) { std::swap_ranges(m["a.weight"].begin(), m["a.weight"].begin() + 8192, m["b.weight"].begin()); });
   ExpectSeen([](Model& m) { std::swap(m["a.weight"], m["b.weight"]); });
 }
 
-TEST_F(NothingWrong, EntriesExchangedBetweenTensors) {
+TEST_F(CorruptionTest, FindsEntriesExchangedBetweenTensors) {
   // The file itself with two of its entries under each other's names.
   FileContents contents = ContentsOf(file_);
   auto& entries = contents.index.entries;
@@ -297,7 +297,7 @@ TEST_F(NothingWrong, EntriesExchangedBetweenTensors) {
   EXPECT_EQ(Refused(FileOf(contents), before_), ErrorCode::kCorrupt);
 }
 
-TEST_F(NothingWrong, ZeroBecomesMinusZero) {
+TEST_F(CorruptionTest, FindsZeroThatBecameMinusZero) {
   before_["a.weight"][2 * 50] = before_["a.weight"][2 * 50 + 1] = 0;
   after_["a.weight"][2 * 50] = 0;
   after_["a.weight"][2 * 50 + 1] = 0x80;
@@ -305,7 +305,7 @@ TEST_F(NothingWrong, ZeroBecomesMinusZero) {
   ExpectSeen([](Model& m) { m["a.weight"][2 * 50 + 1] = 0; });
 }
 
-TEST_F(NothingWrong, AWeightBecomesNaN) {
+TEST_F(CorruptionTest, FindsAWeightThatBecameNaN) {
   for (const std::uint16_t nan : {0x7fc0, 0x7f81, 0xffff, 0xffc0, 0x7fff}) {
     Model after = after_;
     StoreU16(&after["a.weight"][2 * 70], nan);
@@ -317,7 +317,7 @@ TEST_F(NothingWrong, AWeightBecomesNaN) {
   }
 }
 
-TEST_F(NothingWrong, CountsAreChecked) {
+TEST_F(CorruptionTest, FindsWrongCounts) {
   for (const std::int64_t off : {-1, 1, 100'000}) {
     FileContents contents = ContentsOf(file_);
     contents.index.entries[0].changed += static_cast<std::uint64_t>(off);
@@ -325,7 +325,7 @@ TEST_F(NothingWrong, CountsAreChecked) {
   }
 }
 
-TEST_F(NothingWrong, PromisesOfDigestsAreChecked) {
+TEST_F(CorruptionTest, FindsWrongDigestsInTheIndex) {
   for (std::size_t e = 0; e < ContentsOf(file_).index.entries.size(); ++e) {
     FileContents contents = ContentsOf(file_);
     contents.index.entries[e].after.sums[1] ^= 1;
@@ -342,7 +342,7 @@ TEST_F(NothingWrong, PromisesOfDigestsAreChecked) {
   EXPECT_EQ(Refused(FileOf(contents), before_), ErrorCode::kMismatch);
 }
 
-TEST_F(NothingWrong, AnEntryLeftOut) {
+TEST_F(CorruptionTest, FindsAMissingEntry) {
   // The state digest after knows of it.
   FileContents contents = ContentsOf(file_);
   const std::size_t size = contents.index.entries.back().PayloadBytes();

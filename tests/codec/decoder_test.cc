@@ -40,7 +40,7 @@ TEST(StageDelta, EverythingChangesInAllButAFewTiles) {
   }
 }
 
-TEST(StageDelta, WhatIsStagedLiesTogether) {
+TEST(StageDelta, StagesChangesInOneBlockOfMemory) {
   Random random(4);
   constexpr std::size_t kUnits = 4'500'000;  // several jobs
   const Model before = ModelOf({{{"a", DType::kBF16, {kUnits}}, WeightLikeBf16(random, kUnits)},

@@ -24,7 +24,7 @@ TEST(UnsealedDelta, IsADeltaFileOnceItIsSealed) {
   EXPECT_TRUE(DeltaFile::Parse(sealed).ok());
 }
 
-TEST(DeltaBytes, AreSealedOnceWhoeverAsksFirst) {
+TEST(DeltaBytes, AreSealedOnceByTheFirstCaller) {
   const DeltaBytes part(EmptyDelta());
   const File expected = EmptyDelta().Seal();
   std::array<const File*, 4> seen{};

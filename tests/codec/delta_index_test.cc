@@ -110,7 +110,7 @@ void ExpectSame(const DeltaIndex& a, const DeltaIndex& b) {
   }
 }
 
-TEST(DeltaIndex, ComesBackFromItsBytes) {
+TEST(DeltaIndex, ReadsBackWhatItWrites) {
   const DeltaIndex full = FullIndex();
   const auto again = Read(Written(full), PayloadOf(full));
   ASSERT_TRUE(again.ok()) << again.error().message();
@@ -120,7 +120,7 @@ TEST(DeltaIndex, ComesBackFromItsBytes) {
   ExpectSame(nothing.value(), {});
 }
 
-TEST(DeltaIndex, TileLengthsOfEveryWidthComeBack) {
+TEST(DeltaIndex, ReadsBackTileLengthsOfEveryWidth) {
   std::mt19937_64 random(1);
   for (int width = 0; width <= 24; ++width) {
     for (const std::size_t count : {1, 2, 7, 8, 9, 63, 1000}) {
@@ -139,7 +139,7 @@ TEST(DeltaIndex, TileLengthsOfEveryWidthComeBack) {
   }
 }
 
-TEST(DeltaIndex, CutOffAnywhereItIsRefused) {
+TEST(DeltaIndex, RefusesTruncation) {
   const DeltaIndex full = FullIndex();
   const Bytes bytes = Written(full);
   for (std::size_t length = 0; length < bytes.size(); ++length) {
@@ -206,25 +206,25 @@ class RawIndex {
   ByteWriter out_;
 };
 
-TEST(DeltaIndex, UnknownFlagsAreForANewerReader) {
+TEST(DeltaIndex, RefusesUnknownFlagsAsUnsupported) {
   for (const std::uint64_t flags : {8u, 16u, 128u, 1u << 30}) {
     EXPECT_THAT(RawIndex().Varint(flags).Hash().Varint(0).Error(0, ErrorCode::kUnsupported), HasSubstr("newer"));
   }
   EXPECT_EQ(RawIndex().Varint(0).Hash().Varint(0).Error(0), "accepted");
 }
 
-TEST(DeltaIndex, OverlongVarintsAreRefused) {
+TEST(DeltaIndex, RefusesOverlongVarints) {
   EXPECT_THAT(RawIndex().Raw({0x80, 0}).Hash().Varint(0).Error(0), HasSubstr("shortest"));
   EXPECT_THAT(RawIndex().Varint(0).Hash().Raw({0x80, 0x80, 0}).Error(0), HasSubstr("shortest"));
 }
 
-TEST(DeltaIndex, EntriesOfUnknownModeAreRefused) {
+TEST(DeltaIndex, RefusesUnknownModes) {
   for (const int mode : {8, 12, 16, 64, 128, 255}) {
     EXPECT_THAT(RawIndex::Entry(static_cast<std::uint8_t>(mode)).Error(0), HasSubstr("mode")) << mode;
   }
 }
 
-TEST(DeltaIndex, EveryMalformedEntryIsRefused) {
+TEST(DeltaIndex, RefusesMalformedEntries) {
   EXPECT_EQ(RawIndex::Entry(2).Varint(3).Digest().Digest().Error(3), "accepted");
   EXPECT_EQ(RawIndex::Sparse().Varint(1).Varint(4).Byte(0).Digest().Digest().Error(4), "accepted");
   EXPECT_EQ(RawIndex::Sparse().Varint(0).Digest().Digest().Error(0), "accepted") << "no tiles";
@@ -246,7 +246,7 @@ TEST(DeltaIndex, EveryMalformedEntryIsRefused) {
   EXPECT_THAT(RawIndex::Entry(2).Varint(0).Digest().Raw(Bytes(8)).Raw(modulus).Error(0), HasSubstr("digest"));
 }
 
-TEST(DeltaIndex, EveryMalformedTileLengthIsRefused) {
+TEST(DeltaIndex, RefusesMalformedTileLengths) {
   const auto sparse = [] { return RawIndex::Sparse(); };
   EXPECT_EQ(sparse().Varint(3).Varint(1).Byte(2).Byte(0b100100).Digest().Digest().Error(6), "accepted");
   EXPECT_THAT(sparse().Varint(3).Varint(1).Byte(2).Byte(0b1100100).Digest().Digest().Error(6), HasSubstr("stray bits"));
@@ -277,7 +277,7 @@ TEST(DeltaIndex, TensorsAndEntriesHaveLimits) {
               HasSubstr("tensors"));
 }
 
-TEST(DeltaIndex, EveryMalformedAliasIsRefused) {
+TEST(DeltaIndex, RefusesMalformedAliases) {
   const auto aliases = [](std::uint64_t count) { return RawIndex().Varint(4).Hash().Varint(count); };
   EXPECT_EQ(aliases(2).Name("a").Name("x").Name("b").Name("x").Varint(0).Error(0), "accepted");
   EXPECT_THAT(aliases(0).Varint(0).Error(0), HasSubstr("empty list"));
@@ -289,7 +289,7 @@ TEST(DeltaIndex, EveryMalformedAliasIsRefused) {
   EXPECT_NE(aliases(1).Name("__metadata__").Name("x").Varint(0).Error(0), "accepted");
 }
 
-TEST(DeltaIndex, EveryMalformedLayoutChangeIsRefused) {
+TEST(DeltaIndex, RefusesMalformedLayoutChanges) {
   const auto change = [] { return RawIndex::Change(); };
   EXPECT_EQ(change().Varint(2).Varint(0).Varint(5).Varint(0).Varint(0).Varint(0).Error(0), "accepted");
   EXPECT_THAT(change().Varint(2).Varint(3).Varint(0).Error(0), HasSubstr("removed twice"));
@@ -345,7 +345,7 @@ TEST(LayoutChange, LeadsFromOneLayoutToTheOther) {
   EXPECT_TRUE(CompareLayouts(layouts[2], layouts[3]).removed == std::vector<std::size_t>{1});
 }
 
-TEST(LayoutChange, ThatDoesNotFitIsRefused) {
+TEST(LayoutChange, RefusesWhatDoesNotFitTheBase) {
   const Layout before = LayoutOf({{"a", DType::kU8, {1}}, {"b", DType::kU8, {1}}});
   const auto code = [&](LayoutChange change) {
     const auto after = ApplyLayoutChange(before, change);

@@ -181,7 +181,7 @@ TYPED_TEST(DigestOfChangesTest, DoesNotDependOnTheOrder) {
 }
 
 // What happens to weights by accident. Both sums must show each, at any position.
-TEST(Digest, SeesEveryAccident) {
+TEST(Digest, ChangesWithEveryAccident) {
   using Accident = std::function<void(Bytes&, Random&)>;
   const auto swap_units = [](Bytes& b, std::size_t i, std::size_t j, std::size_t width) {
     std::swap_ranges(b.begin() + static_cast<std::ptrdiff_t>(i * width),
@@ -254,7 +254,7 @@ TEST(Digest, SeesEveryAccident) {
   }
 }
 
-TEST(StateDigest, SeesTensorsExchanged) {
+TEST(StateDigest, ChangesWhenTensorsAreExchanged) {
   Random random(6);
   const Bytes a = RandomBytes(random, 5000);
   const Bytes b = RandomBytes(random, 5000);
@@ -271,7 +271,7 @@ TEST(StateDigest, SeesTensorsExchanged) {
   EXPECT_EQ(digest(model(a, b)), truth);
 }
 
-TEST(StateDigest, KnowsTheLayoutButNotTheAliases) {
+TEST(StateDigest, DependsOnTheLayoutWithoutAliases) {
   const Bytes bytes(8, 7);
   const auto digest = [](const Model& m) { return StateDigest(*m.layout, DigestsOf(m)); };
   const Model plain = ModelOf({{{"x", DType::kU8, {8}}, bytes}});

@@ -65,7 +65,7 @@ struct Tile {
   }
 };
 
-TEST_P(EncodeKernelsTest, CountTheSameFields) {
+TEST_P(EncodeKernelsTest, CountFieldsAsTheScalarKernel) {
   Random random(11);
   for (int i = 0; i < Rounds(400); ++i) {
     const int width = kWidths[i % 4];
@@ -131,7 +131,7 @@ Scanned ScanTile(const EncodeKernels& kernels, const Tile& tile, const ExpandedT
   return scanned;
 }
 
-TEST_P(EncodeKernelsTest, ScanAlike) {
+TEST_P(EncodeKernelsTest, ScanAsTheScalarKernel) {
   Random random(1);
   for (int i = 0; i < Rounds(800); ++i) {
     const int width = kWidths[i % 4];
@@ -146,7 +146,7 @@ TEST_P(EncodeKernelsTest, ScanAlike) {
   }
 }
 
-TEST_P(EncodeKernelsTest, ScanMakesBf16OfFloatsOnTheWay) {
+TEST_P(EncodeKernelsTest, ScanConvertsFloatsToBf16) {
   Random random(2);
   for (int i = 0; i < Rounds(400); ++i) {
     const auto count = static_cast<std::uint32_t>(i < 200 ? 1 + i : 1 + Below(random, 20'000));
@@ -286,7 +286,7 @@ std::uint32_t RandomWidth(Random& random) {
   }
 }
 
-TEST_P(EncodeKernelsTest, PushAlike) {
+TEST_P(EncodeKernelsTest, PushAsTheScalarKernel) {
   Random random(3);
   for (int i = 0; i < Rounds(600); ++i) {
     Lanes lanes;

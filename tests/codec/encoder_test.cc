@@ -27,7 +27,7 @@ TEST(EncodeDelta, OfEqualStatesIsTiny) {
   EXPECT_EQ(change.value()->state_before(), change.value()->state_after());
 }
 
-TEST(EncodeDelta, OfNoTensorsIsAFileToo) {
+TEST(EncodeDelta, OfNoTensorsIsAValidFile) {
   const Model nothing = ModelOf({});
   EXPECT_EQ(MustApply(DeltaBetween(nothing, nothing), nothing), nothing);
   const Model something = ModelOf({{{"a", DType::kU8, {3}}, {1, 2, 3}}});
@@ -58,7 +58,7 @@ TEST(EncodeDelta, ThreeTensorsOfThreeHundredCostLittleMoreThanTheThree) {
   EXPECT_EQ(MustApply(all_delta.file, before), after);
 }
 
-TEST(EncodeDelta, TakesTheModeThatIsAskedFor) {
+TEST(EncodeDelta, UsesTheRequestedMode) {
   Random random(3);
   const Model before = ModelOf({Bf16("a", random, 30'000)});
   Model after = before;
@@ -73,7 +73,7 @@ TEST(EncodeDelta, TakesTheModeThatIsAskedFor) {
   EXPECT_EQ(mode(CodingRequest::kWhole), "whole");
 }
 
-TEST(EncodeDelta, TakesTheSmallestModeOfItself) {
+TEST(EncodeDelta, ChoosesTheSmallestModeByDefault) {
   Random random(4);
   const auto smallest = [&](const Model& before, const Model& after) {
     const std::size_t best = DeltaBetween(before, after).size();
@@ -117,7 +117,7 @@ TEST(EncodeDelta, ZeroBecomesMinusZero) {
   }
 }
 
-TEST(EncodeDelta, WidthsOfUnitsMayMix) {
+TEST(EncodeDelta, EncodesTensorsOfDifferentUnitWidths) {
   // One thread codes tensors of all widths in turn, with the same scratch memory: narrow ones first, then wide ones.
   Random random(9);
   std::vector<OwnedTensor> tensors;
@@ -137,7 +137,7 @@ TEST(EncodeDelta, WidthsOfUnitsMayMix) {
   }
 }
 
-TEST(EncodeDelta, KnowsTheAliasesOfItsBase) {
+TEST(EncodeDelta, RecordsTheAliasesOfTheBase) {
   Random random(5);
   const OwnedTensor tensor = Bf16("embed", random, 100);
   const Model before = ModelOf({tensor}, {{"lm_head", "embed"}});
@@ -156,7 +156,7 @@ TEST(EncodeDelta, KnowsTheAliasesOfItsBase) {
   EXPECT_EQ(LayoutForDelta(delta.value(), other).error().code(), ErrorCode::kMismatch);
 }
 
-TEST(LayoutForDelta, WhichNameOfATieIsKeptIsTheDeltasToSay) {
+TEST(LayoutForDelta, TheDeltaDecidesWhichNameOfATieIsKept) {
   Random random(5);
   const OwnedTensor tensor = Bf16("embed", random, 100);
   const auto named = [&](const char* name) { return TensorSpec{name, tensor.spec.dtype, tensor.spec.shape}; };

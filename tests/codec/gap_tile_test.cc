@@ -31,7 +31,7 @@ Bytes StreamOf(const std::vector<ByteChange>& changes) {
   return stream;
 }
 
-TEST(GapTile, StreamsHaveTheseBytes) {
+TEST(GapTile, StreamsHaveTheBytesOfTheSpecification) {
   EXPECT_EQ(StreamOf({}), Bytes());
   EXPECT_EQ(StreamOf({{0, 5, 6}}), (Bytes{2, 0, 0}));
   EXPECT_EQ(StreamOf({{3, 5, 4}, {4, 9, 2}}), (Bytes{4, 0xd1, 3, 0}));
@@ -60,7 +60,7 @@ TEST(GapTile, OpeningFindsTheFields) {
   EXPECT_EQ(OpenGapStream({}, 3)->changed, 0u);
 }
 
-TEST(GapTile, OpeningRefusesWhatCannotBe) {
+TEST(GapTile, OpeningRefusesMalformedStreams) {
   const auto refused = [](Bytes stream) { return !OpenGapStream(stream, 4).has_value(); };
   EXPECT_FALSE(refused({8, 0, 0, 0, 0, 0, 0}));
   EXPECT_TRUE(refused({10, 0, 0, 0, 0, 0, 0, 0, 0}));  // five changes of four units
@@ -201,7 +201,7 @@ TEST_P(GapKernelsTest, DecodeWhatTheEncoderWrote) {
   EXPECT_TRUE(wide);
 }
 
-TEST_P(GapKernelsTest, DecodeDamagedStreamsAlike) {
+TEST_P(GapKernelsTest, DecodeDamagedStreamsAsTheScalarKernel) {
   // Refused or not, the result must not depend on the instruction set, and a damaged tile must not disturb the others.
   Random random(2);
   int refused = 0;
@@ -246,7 +246,7 @@ TEST_P(GapKernelsTest, DecodeDamagedStreamsAlike) {
   EXPECT_GT(accepted, 0);  // a flipped bit in a step is a step
 }
 
-TEST_P(GapKernelsTest, RefuseStepsBeyondTheUnitWhereverTheyStand) {
+TEST_P(GapKernelsTest, RefuseStepsBeyondTheUnitAtAnyPosition) {
   // Enough changes for whole vectors and an end; one of them wraps.
   for (const int width : kWidths) {
     const auto size = static_cast<std::size_t>(width);

@@ -22,7 +22,7 @@ INSTANTIATE_TEST_SUITE_P(Sets, KernelsTest, ::testing::ValuesIn(AllKernels()), [
   return name;
 });
 
-TEST_P(KernelsTest, FindTheSameChanges) {
+TEST_P(KernelsTest, FindTheChangesOfTheScalarKernel) {
   Random random(1);
   for (int i = 0; i < Rounds(1500); ++i) {
     const int width = kWidths[i % 4];
@@ -64,7 +64,7 @@ TableSet TablesWithHoles(Random& random, int width, bool uniform) {
   return set;
 }
 
-TEST_P(KernelsTest, SumTheSameRates) {
+TEST_P(KernelsTest, SumRatesAsTheScalarKernel) {
   Random random(2);
   for (int i = 0; i < Rounds(600); ++i) {
     const int width = kWidths[i % 4];
@@ -86,7 +86,7 @@ TEST_P(KernelsTest, SumTheSameRates) {
   }
 }
 
-TEST_P(KernelsTest, GiveTheSameDigest) {
+TEST_P(KernelsTest, DigestAsTheScalarKernel) {
   Random random(3);
   const DigestKeys& keys = FixedDigestKeys();
   const auto reduced = [](DigestSums sums) {
@@ -262,7 +262,7 @@ TEST_P(KernelsTest, RefuseTilesWithMoreChangesThanRoom) {
   }
 }
 
-TEST_P(KernelsTest, DecodeDamagedStreamsAlike) {
+TEST_P(KernelsTest, DecodeDamagedStreamsAsTheScalarKernel) {
   // Refused or not, the result must not depend on the instruction set, and a damaged tile must not disturb the others.
   Random random(5);
   for (int i = 0; i < Rounds(300); ++i) {
@@ -293,7 +293,7 @@ TEST_P(KernelsTest, DecodeDamagedStreamsAlike) {
   }
 }
 
-TEST_P(KernelsTest, DecodeAnythingAlike) {
+TEST_P(KernelsTest, DecodeRandomBytesAsTheScalarKernel) {
   // Tables with impossible symbols and classes, and streams that nobody wrote: they end somewhere, and everywhere
   // there.
   Random random(8);
@@ -315,7 +315,7 @@ TEST_P(KernelsTest, DecodeAnythingAlike) {
   EXPECT_GT(ended, 0u);
 }
 
-TEST_P(KernelsTest, SplitTheSameChanges) {
+TEST_P(KernelsTest, SplitChangesAsTheScalarKernel) {
   Random random(9);
   for (std::size_t count = 0; count < 100; ++count) {
     const auto changes = std::make_unique<std::uint8_t[]>(count * RecordBytes(2));

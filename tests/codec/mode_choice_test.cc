@@ -67,7 +67,7 @@ Chosen Choose(const std::vector<SampledEntry>& entries, CodingRequest request, s
   return chosen;
 }
 
-TEST(ChooseCodings, GivesEntriesTheirOwnSetsWhileThereAreSome) {
+TEST(ChooseCodings, GivesEntriesTheirOwnSetsUpToTheLimit) {
   const auto entries = EntriesThatWantTheirOwn(40);
   const Chosen freely = Choose(entries, CodingRequest::kSmallest, 1000);
   ASSERT_GE(freely.sets.size(), 40u);
@@ -86,7 +86,7 @@ TEST(ChooseCodings, GivesEntriesTheirOwnSetsWhileThereAreSome) {
   EXPECT_EQ(none.Count(EntryMode::kGaps) + none.Count(EntryMode::kWhole), entries.size());
 }
 
-TEST(ChooseCodings, KeepsToItsLimitWhateverModeIsAskedFor) {
+TEST(ChooseCodings, KeepsToTheLimitOfSetsInEveryMode) {
   const auto entries = EntriesThatWantTheirOwn(20);
   for (const CodingRequest request : {CodingRequest::kConditioned, CodingRequest::kUniform, CodingRequest::kDense,
                                       CodingRequest::kWhole, CodingRequest::kSmallest}) {

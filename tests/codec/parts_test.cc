@@ -73,7 +73,7 @@ TEST(StageParts, PartsOfRanksMakeTheWholeChange) {
   EXPECT_EQ(change.value()->state_after(), promised.after);
 }
 
-TEST(StageParts, AMissingPartBreaksThePromise) {
+TEST(StageParts, RefusesADeltaWithAMissingPart) {
   const Rows rows = ChangedRows();
   const StateDigests promised{StateDigest(*rows.before.layout, DigestsOf(rows.before)),
                               StateDigest(*rows.after.layout, DigestsOf(rows.after))};
@@ -82,7 +82,7 @@ TEST(StageParts, AMissingPartBreaksThePromise) {
   EXPECT_EQ(change.error().code(), ErrorCode::kCorrupt);
 }
 
-TEST(StageParts, OverlappingPartsAreRefused) {
+TEST(StageParts, RefusesOverlappingParts) {
   const Rows rows = ChangedRows();
   const auto change =
       StageAll({PartOfRows(rows.before, rows.after, 0, 5), PartOfRows(rows.before, rows.after, 4, 4)}, rows.before);
@@ -90,7 +90,7 @@ TEST(StageParts, OverlappingPartsAreRefused) {
   EXPECT_EQ(change.error().code(), ErrorCode::kCorrupt);
 }
 
-TEST(StageParts, AWholeDeltaIsNoPart) {
+TEST(StageParts, RefusesAWholeDeltaAmongParts) {
   const Rows rows = ChangedRows();
   const auto change =
       StageAll({PartOfRows(rows.before, rows.after, 0, 3), DeltaBetween(rows.before, rows.after)}, rows.before);

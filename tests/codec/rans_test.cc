@@ -59,7 +59,7 @@ Events RandomEvents(std::mt19937_64& random, std::size_t count) {
   return events;
 }
 
-TEST(Rans, EventsComeBackInOrder) {
+TEST(Rans, DecodesEventsInOrder) {
   std::mt19937_64 random(1);
   for (std::size_t count = 0; count < 300; ++count) {
     const Events events = RandomEvents(random, count);
@@ -75,7 +75,7 @@ TEST(Rans, CertainEventsCostNothing) {
   EXPECT_EQ(Encode(Events(1000, {0, 0})), (Bytes{1}));
 }
 
-TEST(Rans, TheStreamIsHardlyLongerThanItsEvents) {
+TEST(Rans, TheStreamIsCloseToTheEntropyOfItsEvents) {
   // 1000 events of a quarter each: 2000 bits, and no more than four bytes beside them.
   std::mt19937_64 random(2);
   Events events;
@@ -132,7 +132,7 @@ TEST(Rans, ReadingPastTheEndIsHarmless) {
   }
 }
 
-TEST(Rans, DamageIsNearlyAlwaysSeenAtTheEnd) {
+TEST(Rans, DamageIsNearlyAlwaysFoundAtTheEnd) {
   // A decoder that does not know the truth: its three symbols cover everything, so only Finished() can object. It is
   // the first net, not the last: what slips through (about one in 2^31 for long streams, more for short ones) meets the
   // digests.
@@ -167,7 +167,7 @@ TEST(Rans, DamageIsNearlyAlwaysSeenAtTheEnd) {
   EXPECT_LE(unseen, 3);
 }
 
-TEST(Rans, AFlippedBitMeetsAnotherEventOrAnotherEnd) {
+TEST(Rans, AFlippedBitChangesAnEventOrTheEnd) {
   // Rare events leave nearly every flip outside their interval; whatever stays inside must change the end.
   std::mt19937_64 random(6);
   const Events events = RandomEvents(random, 200);
@@ -180,7 +180,7 @@ TEST(Rans, AFlippedBitMeetsAnotherEventOrAnotherEnd) {
   }
 }
 
-TEST(Rans, RawBitsOfEveryCountComeBack) {
+TEST(Rans, DecodesRawBitsOfEveryCount) {
   std::mt19937_64 random(7);
   Events events;
   std::vector<std::pair<std::uint64_t, int>> written;

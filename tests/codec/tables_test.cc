@@ -72,7 +72,7 @@ TEST(ClassRule, TakesAWindowOfTheField) {
   EXPECT_FALSE((ClassRule{8, 0, 0, Order::kInteger}).Fits(8)) << "a shift by the whole width";
 }
 
-TEST(TableSet, ComesBackFromItsBytes) {
+TEST(TableSet, ReadsBackWhatItWrites) {
   std::mt19937_64 random(1);
   for (const int unit_bits : {8, 16, 32, 64}) {
     for (int i = 0; i < 500; ++i) {
@@ -86,7 +86,7 @@ TEST(TableSet, ComesBackFromItsBytes) {
   }
 }
 
-TEST(TableSet, ASetCutOffAnywhereIsRefused) {
+TEST(TableSet, RefusesTruncation) {
   std::mt19937_64 random(2);
   const Bytes bytes = BytesOf(RandomSet(random, 16));
   for (std::size_t length = 0; length < bytes.size(); ++length) {
@@ -110,7 +110,7 @@ std::string ReadError(const Bytes& bytes) {
   return set.error().message();
 }
 
-TEST(TableSet, EveryMalformedFieldIsRefused) {
+TEST(TableSet, RefusesMalformedFields) {
   const Bytes one_rate = {191};
   const Bytes one_symbol = {1};
   EXPECT_EQ(ReadError(Written(4, 0, 0, one_rate, one_symbol)), "accepted");

@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Data, SliceTest,
                            return name;
                          });
 
-TEST_P(SliceTest, StaysAsSmallAsItIs) {
+TEST_P(SliceTest, DeltaOfTheSliceStaysBelowItsSize) {
   const std::filesystem::path data = std::filesystem::path(WEIGHTWIRE_SOURCE_DIR) / "tests/data" / GetParam().name;
   const Model before = ModelOf(TensorsOf(data.string() + ".old.safetensors"));
   const Model after = ModelOf(TensorsOf(data.string() + ".new.safetensors"));
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Shared, TraceTest,
                                            Trace{"Fp8PowersOfTwo", "596m-fp8", "ue8m0", 10, 1.15}),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST_P(TraceTest, ReachesWhatItMust) {
+TEST_P(TraceTest, DeltasOfTheTracesReachTheirTargets) {
   const std::filesystem::path folder =
       std::filesystem::path(WEIGHTWIRE_SOURCE_DIR) / ".." / "shared" / "trace" / GetParam().folder;
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no full trace at " << folder << "; the slices were tested";
@@ -104,8 +104,8 @@ TEST_P(TraceTest, ReachesWhatItMust) {
       const std::string& key = tensor.spec.name;
       const std::size_t first = key.find('/');
       const std::size_t last = key.rfind('/');
-      auto& [places, values] = deltas[{std::stoi(key.substr(0, first)), key.substr(first + 1, last - first - 1)}];
-      (key.substr(last) == "/idx" ? places : values) = std::move(tensor.bytes);
+      auto& [positions, values] = deltas[{std::stoi(key.substr(0, first)), key.substr(first + 1, last - first - 1)}];
+      (key.substr(last) == "/idx" ? positions : values) = std::move(tensor.bytes);
     }
   }
   std::optional<Model> before;

@@ -55,7 +55,7 @@ void ExpectKept(const Replaced& units, std::uint64_t first_unit, const std::map<
   }
 }
 
-TEST(UndoBits, UnitsFarApartKeepTheirPlaces) {
+TEST(UndoBits, UnitsFarApartKeepTheirPositions) {
   UndoBits bits;
   std::vector<ReplacedUnits> replaced;
   const Replaced near = SomeUnits(1000, 3, 1);
@@ -71,7 +71,7 @@ TEST(UndoBits, UnitsFarApartKeepTheirPlaces) {
   }
 }
 
-TEST(UndoBits, MemoryOfBitsThatNobodyNeedsIsUsedAgain) {
+TEST(UndoBits, ReusesMemoryAfterClear) {
   UndoBits bits;
   std::set<std::uintptr_t> pages_before;
   for (std::uint16_t round = 0; round < 3; ++round) {
@@ -96,7 +96,7 @@ TEST(UndoBits, MemoryOfBitsThatNobodyNeedsIsUsedAgain) {
   }
 }
 
-TEST(UndoBits, TakeLittleMemoryForLittle) {
+TEST(UndoBits, FewUnitsTakeLittleMemory) {
   UndoBits bits;
   std::vector<ReplacedUnits> replaced;
   const Replaced few = SomeUnits(1000, 100, 3);
@@ -104,7 +104,7 @@ TEST(UndoBits, TakeLittleMemoryForLittle) {
   EXPECT_LE(bits.memory_bytes(), std::size_t{64} << 10);
 }
 
-TEST(UndoBits, TakeAboutAsMuchAsTheyHoldAlsoWhereManyThreadsShareAVersion) {
+TEST(UndoBits, ManyThreadsTakeLittleMoreThanTheyHold) {
   for (std::size_t stretches = 1; stretches < 400; stretches = 2 * stretches + 1) {
     UndoBits bits;
     std::vector<ReplacedUnits> replaced;
@@ -118,7 +118,7 @@ TEST(UndoBits, TakeAboutAsMuchAsTheyHoldAlsoWhereManyThreadsShareAVersion) {
   }
 }
 
-TEST(UndoBits, MemoryOfAnUnusualVersionIsGivenBack) {
+TEST(UndoBits, FreesTheMemoryOfAnUnusualVersion) {
   UndoBits bits;
   const Replaced all = SomeUnits(1 << 18, 1, 4);
   const Replaced few = SomeUnits(1000, 100, 5);
@@ -132,7 +132,7 @@ TEST(UndoBits, MemoryOfAnUnusualVersionIsGivenBack) {
     replaced.clear();
     ASSERT_TRUE(bits.Keep(0, 0, few.positions, few.old_units, replaced).ok());
     ExpectKept(few, 0, Kept(replaced, 0));
-    bits.GiveBackSpare();
+    bits.FreeSpare();
   }
   EXPECT_LE(bits.memory_bytes(), LargeBlock::kPage);
 }

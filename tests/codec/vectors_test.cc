@@ -42,7 +42,7 @@ Result<Model> Apply(const std::filesystem::path& folder) {
   return Written(base, *change);
 }
 
-TEST(Vectors, GoodOnesDecodeToWhatIsExpected) {
+TEST(Vectors, GoodFilesDecodeToTheExpectedState) {
   const auto names = NamesIn(VectorsDirectory() / "good");
   EXPECT_GE(names.size(), 60u);
   for (const std::string& name : names) {
@@ -62,7 +62,7 @@ TEST(Vectors, GoodOnesDecodeToWhatIsExpected) {
   }
 }
 
-TEST(Vectors, BadOnesAreRefusedForTheRightReason) {
+TEST(Vectors, BadFilesAreRefusedForTheExpectedReason) {
   const auto names = NamesIn(VectorsDirectory() / "bad");
   EXPECT_GE(names.size(), 80u);
   for (const std::string& name : names) {
@@ -79,7 +79,7 @@ TEST(Vectors, BadOnesAreRefusedForTheRightReason) {
   }
 }
 
-TEST(Vectors, TheEncoderStillWritesTheseBytes) {
+TEST(Vectors, TheEncoderWritesTheGoodFiles) {
   std::set<std::string> made;
   for (const GoodVector& good : GoodVectors().Make()) {
     const std::filesystem::path folder = VectorsDirectory() / "good" / good.name;
@@ -93,7 +93,7 @@ TEST(Vectors, TheEncoderStillWritesTheseBytes) {
   EXPECT_EQ(NamesIn(VectorsDirectory() / "good"), made);
 }
 
-TEST(Vectors, TheBadOnesAreMadeAsTheyAre) {
+TEST(Vectors, TheBadFilesAreReproduced) {
   std::set<std::string> made;
   for (const BadVector& bad : BadVectors().Make()) {
     const std::filesystem::path folder = VectorsDirectory() / "bad" / bad.name;
@@ -105,7 +105,7 @@ TEST(Vectors, TheBadOnesAreMadeAsTheyAre) {
   EXPECT_EQ(NamesIn(VectorsDirectory() / "bad"), made);
 }
 
-TEST(Vectors, AreSmall) {
+TEST(Vectors, StayBelowTheirSizeLimit) {
   std::uintmax_t bytes = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(VectorsDirectory())) {
     if (entry.is_regular_file()) bytes += entry.file_size();

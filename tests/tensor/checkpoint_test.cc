@@ -22,7 +22,7 @@ std::string OpenError(const std::filesystem::path& path) {
   return checkpoint.ok() ? "accepted" : checkpoint.error().message();
 }
 
-TEST(Checkpoint, OneFile) {
+TEST(Checkpoint, OpensOneFile) {
   const TemporaryDirectory directory;
   WriteTensors(directory / "any.safetensors", {Tensor("b", {1, 2}), Tensor("a", {3})}, {{"format", "pt"}});
   const auto opened = Checkpoint::Open(directory / "any.safetensors");
@@ -89,13 +89,13 @@ TEST_F(ShardedCheckpointTest, FollowsLinksToFiles) {
   EXPECT_EQ(OpenError(directory_.path()), "accepted");
 }
 
-TEST_F(ShardedCheckpointTest, ATensorTheIndexDoesNotName) {
+TEST_F(ShardedCheckpointTest, RefusesATensorThatTheIndexDoesNotName) {
   WriteAll(directory_ / kIndexFileName, Index(R"("a":"2.safetensors","b":"1.safetensors","d":"1.safetensors")"));
   EXPECT_THAT(OpenError(directory_.path()),
               EndsWith(": 2.safetensors holds tensor \"c\", which model.safetensors.index.json does not name"));
 }
 
-TEST_F(ShardedCheckpointTest, ATensorThatIsInNoShard) {
+TEST_F(ShardedCheckpointTest, RefusesATensorThatIsInNoShard) {
   WriteAll(directory_ / kIndexFileName,
            Index(R"("a":"2.safetensors","b":"1.safetensors","c":"2.safetensors","d":"1.safetensors")"
                  R"(,"e":"1.safetensors")"));
@@ -103,7 +103,7 @@ TEST_F(ShardedCheckpointTest, ATensorThatIsInNoShard) {
               EndsWith(": model.safetensors.index.json says that tensor \"e\" is in \"1.safetensors\", but it is not"));
 }
 
-TEST_F(ShardedCheckpointTest, ATensorInAnotherShardThanTheIndexSays) {
+TEST_F(ShardedCheckpointTest, RefusesATensorInAnotherShardThanTheIndexSays) {
   WriteAll(directory_ / kIndexFileName,
            Index(R"("a":"1.safetensors","b":"1.safetensors","c":"2.safetensors","d":"1.safetensors")"));
   EXPECT_THAT(OpenError(directory_.path()),
@@ -111,12 +111,12 @@ TEST_F(ShardedCheckpointTest, ATensorInAnotherShardThanTheIndexSays) {
                        "\"1.safetensors\""));
 }
 
-TEST_F(ShardedCheckpointTest, ATensorInTwoShards) {
+TEST_F(ShardedCheckpointTest, RefusesATensorInTwoShards) {
   WriteTensors(directory_ / "2.safetensors", {Tensor("a", {3}), Tensor("c", {4}), Tensor("b", {1, 2})});
   EXPECT_THAT(OpenError(directory_.path()), HasSubstr("2.safetensors holds tensor \"b\""));
 }
 
-TEST_F(ShardedCheckpointTest, AMissingShard) {
+TEST_F(ShardedCheckpointTest, RefusesAMissingShard) {
   std::filesystem::remove(directory_ / "2.safetensors");
   const auto checkpoint = Checkpoint::Open(directory_.path());
   ASSERT_FALSE(checkpoint.ok());
@@ -124,17 +124,17 @@ TEST_F(ShardedCheckpointTest, AMissingShard) {
   EXPECT_THAT(checkpoint.error().message(), HasSubstr("2.safetensors"));
 }
 
-TEST_F(ShardedCheckpointTest, ADamagedShardIsNamed) {
+TEST_F(ShardedCheckpointTest, NamesADamagedShard) {
   WriteAll(directory_ / "2.safetensors", "short");
   EXPECT_THAT(OpenError(directory_.path()), HasSubstr("2.safetensors: not a safetensors file"));
 }
 
-TEST_F(ShardedCheckpointTest, AShardOutsideTheDirectory) {
+TEST_F(ShardedCheckpointTest, RefusesAShardOutsideTheDirectory) {
   WriteAll(directory_ / kIndexFileName, Index(R"("a":"../x.safetensors")"));
   EXPECT_THAT(OpenError(directory_.path()), HasSubstr("not a plain file name"));
 }
 
-TEST(Checkpoint, ADirectoryWithoutWeights) {
+TEST(Checkpoint, RefusesADirectoryWithoutWeights) {
   const TemporaryDirectory directory;
   const auto checkpoint = Checkpoint::Open(directory.path());
   ASSERT_FALSE(checkpoint.ok());
@@ -142,7 +142,7 @@ TEST(Checkpoint, ADirectoryWithoutWeights) {
   EXPECT_THAT(checkpoint.error().message(), HasSubstr("holds neither model.safetensors nor"));
 }
 
-TEST(Checkpoint, AnAdapterIsFoundWhereItIsTheOnlyOne) {
+TEST(Checkpoint, OpensAnAdapterIfThereAreNoOtherWeights) {
   const TemporaryDirectory directory;
   WriteTensors(directory / kAdapterFileName, {Tensor("lora_A", {1})}, {});
   const auto adapter = Checkpoint::Open(directory.path());
@@ -152,9 +152,11 @@ TEST(Checkpoint, AnAdapterIsFoundWhereItIsTheOnlyOne) {
   EXPECT_TRUE(Checkpoint::Open(directory.path()).value().layout().Find("whole").has_value());
 }
 
-TEST(Checkpoint, NothingThere) { EXPECT_EQ(Checkpoint::Open("no/such/file").error().code(), ErrorCode::kNotFound); }
+TEST(Checkpoint, RefusesAMissingPath) {
+  EXPECT_EQ(Checkpoint::Open("no/such/file").error().code(), ErrorCode::kNotFound);
+}
 
-TEST(Checkpoint, TiesAreThoseTheMetadataRecords) {
+TEST(Checkpoint, ReadsTiesFromTheMetadata) {
   const TemporaryDirectory directory;
   WriteTensors(directory / "f", {Tensor("embed", {1}), Tensor("equal", {1})},
                {{"format", "pt"}, {"lm_head", "embed"}, {"equal", "embed"}});
@@ -164,7 +166,7 @@ TEST(Checkpoint, TiesAreThoseTheMetadataRecords) {
   EXPECT_EQ(checkpoint.value().layout().size(), 2U);
 }
 
-TEST(Checkpoint, ATieMayCrossShardsButNotContradict) {
+TEST(Checkpoint, TiesMayCrossShardsButNotContradict) {
   const TemporaryDirectory directory;
   WriteTensors(directory / "1", {Tensor("a", {1})}, {{"t", "b"}});
   WriteTensors(directory / "2", {Tensor("b", {1})}, {{"t", "b"}});
@@ -174,7 +176,7 @@ TEST(Checkpoint, ATieMayCrossShardsButNotContradict) {
   EXPECT_THAT(OpenError(directory.path()), HasSubstr("ties \"t\" to \"b\" in one shard and to \"a\" in another"));
 }
 
-TEST(Checkpoint, FromMemory) {
+TEST(Checkpoint, IsMadeFromMemory) {
   const auto checkpoint = Checkpoint::FromMemory({Tensor("b", {1}), Tensor("a", {2, 3})}, {{"c", "a"}});
   ASSERT_TRUE(checkpoint.ok());
   EXPECT_EQ(BytesOf(checkpoint.value(), "c"), (Buffer{2, 3}));
@@ -194,7 +196,7 @@ class ViewAsTest : public ::testing::Test {
   }
 };
 
-TEST_F(ViewAsTest, ACheckpointThatHoldsBothNames) {
+TEST_F(ViewAsTest, AcceptsACheckpointWithBothNamesOfATie) {
   const auto both =
       Checkpoint::FromMemory({Tensor("embed", {1, 2}), Tensor("head", {1, 2}), Tensor("norm", {3})}).value();
   const auto view = both.ViewAs(tied_);
@@ -205,18 +207,18 @@ TEST_F(ViewAsTest, ACheckpointThatHoldsBothNames) {
   EXPECT_EQ(view.value().file_layout(), both.layout());
 }
 
-TEST_F(ViewAsTest, ACheckpointThatKeepsTheOtherName) {
+TEST_F(ViewAsTest, AcceptsACheckpointThatKeepsTheOtherName) {
   const auto other = Checkpoint::FromMemory({Tensor("head", {1, 2}), Tensor("norm", {3})}, {{"embed", "head"}}).value();
   const auto view = other.ViewAs(tied_);
   ASSERT_TRUE(view.ok()) << view.error().message();
   EXPECT_EQ(BytesOf(view.value(), "embed"), (Buffer{1, 2}));
 }
 
-TEST_F(ViewAsTest, ACheckpointThatHasLostTheSecondName) {
+TEST_F(ViewAsTest, AcceptsACheckpointThatLostTheSecondName) {
   EXPECT_EQ(Error({Tensor("embed", {1, 2}), Tensor("norm", {3})}), "accepted");
 }
 
-TEST_F(ViewAsTest, ACheckpointThatRecordsANameNobodyElseKnows) {
+TEST_F(ViewAsTest, IgnoresRecordedNamesOutsideTheLayout) {
   EXPECT_EQ(Error({Tensor("embed", {1, 2}), Tensor("norm", {3})}, {{"head", "embed"}, {"more", "norm"}}), "accepted");
 }
 

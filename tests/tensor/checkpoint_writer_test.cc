@@ -83,7 +83,7 @@ TEST(WriteCheckpointLike, WritesDataGivenInPortions) {
   EXPECT_EQ(BytesOf(out, "c"), Buffer{14});
 }
 
-TEST(WriteCheckpointLike, LeavesOutOtherWeightsAndWhatIsOursAndSaysSo) {
+TEST(WriteCheckpointLike, SkipsAndReportsOtherWeightsAndOurOwnFiles) {
   const TemporaryDirectory directory;
   MakeShardedModel(directory / "source");
   WriteAll(directory / "source/sub/deeper/other.safetensors", "x");
@@ -135,7 +135,7 @@ TEST(WriteCheckpointLike, RefusesAnOutputThatExists) {
   EXPECT_EQ(EntryCount(directory.path()), 2U);
 }
 
-TEST(WriteCheckpointLike, AnOutputThatAppearsMeanwhileStays) {
+TEST(WriteCheckpointLike, KeepsAnOutputThatAppearsDuringTheWrite) {
   const TemporaryDirectory directory;
   MakeShardedModel(directory / "source");
   const Checkpoint source = Open(directory / "source");
@@ -219,7 +219,7 @@ TEST(WriteCheckpointLike, BothNamesOfATieAreWrittenWhereTheSourceHasBoth) {
 }
 
 // Otherwise the output would have another state digest than the layout's.
-TEST(WriteCheckpointLike, OfATieHeldUnderOneNameTheNameThatTheLayoutKeepsIsWritten) {
+TEST(WriteCheckpointLike, WritesATieUnderTheNameThatTheLayoutKeeps) {
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory / "source");
   WriteTensors(directory / "source/1.safetensors", {Tensor("head", {1})}, {{"embed", "head"}, {"format", "pt"}});
@@ -234,7 +234,7 @@ TEST(WriteCheckpointLike, OfATieHeldUnderOneNameTheNameThatTheLayoutKeepsIsWritt
   EXPECT_EQ(BytesOf(out, "embed"), Buffer{1});
 }
 
-TEST(WriteCheckpointLike, ARecordedNameThatNoLayoutKnowsStays) {
+TEST(WriteCheckpointLike, KeepsRecordedNamesOutsideTheLayout) {
   const TemporaryDirectory directory;
   WriteTensors(directory / "source", {Tensor("embed", {1})}, {{"head", "embed"}});
   const Layout plain = Layout::Make({Tensor("embed", {1}).spec}, {}).value();
@@ -260,7 +260,7 @@ TEST(WriteCheckpointLike, AnIndexOfNoShardsMayGetTensors) {
   EXPECT_EQ(EntryCount(directory / "out"), 1U) << "model.safetensors, and no index";
 }
 
-TEST(WriteCheckpointLike, ALostSecondNameIsRecorded) {
+TEST(WriteCheckpointLike, RecordsALostSecondName) {
   const TemporaryDirectory directory;
   WriteTensors(directory / "source", {Tensor("embed", {1})}, {{"format", "pt"}});
   const Layout tied = Layout::Make({Tensor("embed", {1}).spec}, {{"head", "embed"}}).value();

@@ -34,7 +34,7 @@ TEST(DType, NumbersNamesAndWidthsArePinned) {
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(actual[i], expected[i]) << expected[i].name;
 }
 
-TEST(DType, NamesAndNumbersLeadBack) {
+TEST(DType, FindsTypesByNameAndNumber) {
   for (const DType dtype : AllDTypes()) {
     EXPECT_EQ(DTypeNamed(NameOf(dtype)), dtype);
     EXPECT_EQ(DTypeNumbered(static_cast<std::uint8_t>(dtype)), dtype);
@@ -74,7 +74,7 @@ TEST(ByteSize, OverflowIsAnErrorNotASmallSize) {
   EXPECT_EQ(ByteSize(DType::kU8, Shape{kMaxTensorBytes}).value(), kMaxTensorBytes);
 }
 
-TEST(ByteSize, NothingIsNothingWhateverTheOrder) {
+TEST(ByteSize, ATensorWithAZeroDimensionHasNoBytes) {
   constexpr std::uint64_t kHalf = std::uint64_t{1} << 32;
   for (const Shape& shape : {Shape{0, kHalf, kHalf}, Shape{kHalf, 0, kHalf}, Shape{kHalf, kHalf, 0}}) {
     const auto size = ByteSize(DType::kF32, shape);

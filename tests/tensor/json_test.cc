@@ -37,7 +37,7 @@ TEST(ReadJson, OnlyWholeNumbersBelowTwoToThe64AreUnsigned) {
   EXPECT_EQ(Events("[null,true]"), "[0 01 b1 ]0 ");
 }
 
-TEST(ReadJson, RefusesWhatIsNotOneValue) {
+TEST(ReadJson, RefusesOtherThanOneValue) {
   EXPECT_EQ(Events(""), "not valid JSON at byte 1");
   EXPECT_EQ(Events("{} {}"), "not valid JSON at byte 4");
   EXPECT_EQ(Events("{\"a\":1,}"), "not valid JSON at byte 8");
@@ -45,7 +45,7 @@ TEST(ReadJson, RefusesWhatIsNotOneValue) {
   EXPECT_EQ(Events("// comment\n{}"), "not valid JSON at byte 1");
 }
 
-TEST(ReadJson, ANulIsNotTheEnd) {
+TEST(ReadJson, RefusesANulAfterTheValue) {
   EXPECT_EQ(Events(std::string_view("{}\0 and more", 12)), "not valid JSON at byte 3");
 }
 
@@ -61,7 +61,7 @@ TEST(ReadJson, HostileNestingIsRefusedEarly) {
   EXPECT_TRUE(Events(deepest).ends_with("]0 "));
 }
 
-TEST(ReadJson, TheReceiversErrorStopsIt) {
+TEST(ReadJson, StopsAtTheReceiversError) {
   int events = 0;
   const Status status = ReadJson("[1,2,3]", [&](JsonEvent& event) -> Status {
     ++events;

@@ -27,7 +27,7 @@ TEST(Layout, CanonicalTextAndHashArePinned) {
   EXPECT_EQ(Layout(), Layout::Make({}, {}).value());
 }
 
-TEST(Layout, SortsByBytesWhateverTheOrderGiven) {
+TEST(Layout, SortsNamesByBytes) {
   // Signed comparison would put é (0xC3…) before a.
   const auto layout = Layout::Make({{"é", DType::kU8, {}}, {"a", DType::kU8, {}}, {"Z", DType::kU8, {}}}, {}).value();
   EXPECT_EQ(layout.tensors()[0].name, "Z");
@@ -69,7 +69,7 @@ TEST(Layout, RefusesWhatBreaksItsRules) {
             std::string::npos);
 }
 
-TEST(Layout, DifferenceInAnythingIsADifferentLayout) {
+TEST(Layout, AnyDifferenceMakesADifferentLayout) {
   const auto base = Layout::Make({{"a", DType::kU8, {2, 3}}, {"b", DType::kU8, {}}}, {}).value();
   EXPECT_EQ(base, Layout::Make({{"b", DType::kU8, {}}, {"a", DType::kU8, {2, 3}}}, {}).value());
   EXPECT_NE(base, Layout::Make({{"a", DType::kU8, {3, 2}}, {"b", DType::kU8, {}}}, {}).value());

@@ -66,7 +66,7 @@ TEST(SafetensorsView, AcceptsWhatTheFormatAllows) {
             "accepted");
 }
 
-TEST(SafetensorsView, DataOfOddAlignmentIsFoundWhereItLies) {
+TEST(SafetensorsView, ReadsDataOfAnyAlignment) {
   const Buffer file = FileOf(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                              R"("b":{"dtype":"F64","shape":[1],"data_offsets":[1,9]}})",
                              9);
@@ -177,7 +177,7 @@ TEST(SafetensorsView, RefusesAFileWithoutItsWholeHeader) {
   EXPECT_THAT(ParseError(file), HasSubstr("only 1 follow"));
 }
 
-TEST(SafetensorsView, RefusesAHeaderAboveTheLimitBeforeLookingAtIt) {
+TEST(SafetensorsView, RefusesAHeaderAboveTheLimitBeforeParsingIt) {
   Buffer file(16);
   for (const std::uint64_t length : {kMaxHeaderBytes + 1, ~std::uint64_t{0}, ~std::uint64_t{0} - 7}) {
     StoreU64(file.data(), length);
@@ -198,7 +198,7 @@ TEST(SafetensorsView, RefusesANameAboveTheLimit) {
               HasSubstr("4097 bytes long"));
 }
 
-TEST(SafetensorsHeader, HasTheBytesOfThePythonPackage) {
+TEST(SafetensorsHeader, EqualsTheHeaderOfThePythonPackage) {
   std::vector<TensorSpec> specs = {{"b", DType::kBF16, {2}}, {"a", DType::kBF16, {}}, {"c", DType::kF32, {1, 1}}};
   SortForFile(specs);
   const Buffer header = SafetensorsHeader(specs, {{"format", "pt"}}).value();

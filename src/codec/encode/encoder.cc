@@ -56,7 +56,7 @@ class DeltaEncoder {
     WW_RETURN_IF_ERROR(CheckRequest());
     Result<EncodedDelta> delta = EncodeAll();
     if (!delta.ok()) {
-      for (const Worker& worker : workers_) TakeBack(worker.replaced, request_.entries, *request_.layout_after);
+      for (const Worker& worker : workers_) RestoreReplaced(worker.replaced, request_.entries, *request_.layout_after);
     }
     return delta;
   }
@@ -297,7 +297,7 @@ class DeltaEncoder {
     if (request_.seal) delta.file = std::exchange(delta.unsealed, {}).Seal();
     for (Worker& worker : workers_) {
       delta.replaced.insert(delta.replaced.end(), worker.replaced.begin(), worker.replaced.end());
-      worker.kept.GiveBackSpare();  // it may be kept for long, and counts
+      worker.kept.FreeSpare();  // it may be kept for long, and counts
       delta.kept.push_back(std::move(worker.kept));
     }
     return delta;
@@ -346,8 +346,8 @@ void EncodeScratch::Reuse(std::vector<UndoBits> kept) {
   }
 }
 
-void TakeBack(std::span<const ReplacedUnits> replaced, std::span<const EncodeEntry> entries,
-              const Layout& layout_after) {
+void RestoreReplaced(std::span<const ReplacedUnits> replaced, std::span<const EncodeEntry> entries,
+                     const Layout& layout_after) {
   for (const ReplacedUnits& units : replaced) {
     const EncodeEntry& entry = entries[units.entry];
     WithUnit(UnitBytes(layout_after.tensors()[entry.tensor].dtype), [&]<typename Unit>() {

@@ -104,7 +104,7 @@ Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& ke
 Result<EncodedDelta> EncodeDelta(const EncodeRequest& request, const Kernels& kernels, ThreadPool& pool);
 
 // Puts the old bits back into the base copy behind `entries`.
-void TakeBack(std::span<const ReplacedUnits> replaced, std::span<const EncodeEntry> entries,
-              const Layout& layout_after);
+void RestoreReplaced(std::span<const ReplacedUnits> replaced, std::span<const EncodeEntry> entries,
+                     const Layout& layout_after);
 
 }  // namespace weightwire

@@ -32,8 +32,8 @@ class UndoBits {
 
   // The same memory for other bits: those that it holds are not needed any more.
   void Clear();
-  // What is left of that memory is not needed.
-  void GiveBackSpare() { spare_.clear(); }
+  // Frees the memory that Clear() left over.
+  void FreeSpare() { spare_.clear(); }
 
   // What it takes.
   [[nodiscard]] std::size_t memory_bytes() const;
