@@ -11,10 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import weightwire as ww
-from weightwire.integrations.vllm import endpoint as endpoint_module
-from weightwire.integrations.vllm import engine as engine_module
 from weightwire.integrations.vllm import status as status_module
-from weightwire.integrations.vllm.engine import Engine, UpdateFailed, UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm.engine import UpdateFailed, UpdateRefused, WeightsDiffer
 from weightwire.integrations.vllm.engine_follower import EngineFollower
 from weightwire.integrations.vllm.mirror import read_held
 from weightwire.integrations.vllm.options import Options
@@ -134,7 +132,7 @@ def fails(error):
     return fail
 
 
-def test_an_update_that_fails_again_and_again_does_not_hold_up_requests_all_the_time(follow):
+def test_repeated_failures_of_updates_have_growing_pauses(follow):
     async def pauses(follower, engine):
         failed = [follower._pause_after(UpdateFailed("the caches could not be reset")) for _ in range(9)]
         return (
@@ -161,7 +159,7 @@ def test_several_versions_are_one_update(run, follow):
     follow(steps_taken)
 
 
-def test_every_version_is_an_update_and_the_lag_is_the_runs(run, follow):
+def test_with_every_version_the_lag_counts_the_whole_run(run, follow):
     async def steps_taken(follower, engine):
         for _ in range(3):
             run.publish()
@@ -174,7 +172,7 @@ def test_every_version_is_an_update_and_the_lag_is_the_runs(run, follow):
     follow(steps_taken, every_version=True)
 
 
-def test_versions_may_be_missed_up_to_a_number(run, follow):
+def test_a_lag_up_to_max_lag_is_allowed(run, follow):
     async def steps_taken(follower, engine):
         for lag in (1, 2):
             run.publish()
@@ -188,7 +186,7 @@ def test_versions_may_be_missed_up_to_a_number(run, follow):
     follow(steps_taken, max_lag=2)
 
 
-def test_there_is_time_between_updates(run, follow):
+def test_updates_keep_the_minimum_interval(run, follow):
     async def steps_taken(follower, engine):
         run.publish()
         assert (await follower.step())["version"] == 1
@@ -201,14 +199,14 @@ def test_there_is_time_between_updates(run, follow):
     follow(steps_taken, min_update_interval=1000.0)
 
 
-def test_every_version_and_missing_some_are_not_wanted_at_once():
+def test_every_version_excludes_a_lag():
     environment = {"WEIGHTWIRE_RUN": "run", "WEIGHTWIRE_VERSIONS": "every", "WEIGHTWIRE_MAX_LAG": "1"}
     with pytest.raises(ww.InvalidArgumentError, match="WEIGHTWIRE_MAX_LAG"):
         Options.from_environment(environment)
     assert Options.from_environment({**environment, "WEIGHTWIRE_MAX_LAG": "0"}).every_version
 
 
-def test_the_engine_sleeps(run, follow):
+def test_a_sleeping_engine_is_not_updated(run, follow):
     async def steps_taken(follower, engine):
         run.publish()
         engine.sleeping = True
@@ -271,7 +269,7 @@ def test_an_update_under_way_does_not_pass_a_pin(run, follow, monkeypatch, late,
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_a_mirror_that_went_too_far_leaves_the_engine_where_it_is(run, follow, back):
+def test_an_engine_does_not_follow_its_mirror_past_a_pin(run, follow, back):
     async def steps_taken(follower, engine):
         run.publish()
         await follower.step()
@@ -321,7 +319,7 @@ def test_a_change_that_cannot_be_prepared_is_made_by_comparing(run, follow):
     follow(steps_taken)
 
 
-def test_what_cannot_be_compared_is_not_made_by_comparing(run, follow):
+def test_parameters_that_cannot_be_compared_are_updated_by_the_change_only(run, follow):
     async def steps_taken(follower, engine):
         run.publish(WEIGHTS)
         assert (await follower.step())["version"] == 1
@@ -338,7 +336,7 @@ def test_what_cannot_be_compared_is_not_made_by_comparing(run, follow):
 
 
 @pytest.mark.parametrize(("task", "changed"), [("prepare_change", 3), ("check_can_change", WEIGHTS)])
-def test_what_is_refused_moves_nothing(run, follow, task, changed):
+def test_a_refused_update_moves_nothing(run, follow, task, changed):
     async def steps_taken(follower, engine):
         engine.before[task] = fails(UpdateRefused("not exactly"))
         run.publish(changed)
@@ -362,7 +360,7 @@ def damage(mirror):
         opened.write(bytes([last[0] ^ 1]))
 
 
-def test_all_is_compared_and_digested_after_an_update(run, follow):
+def test_everything_is_compared_and_digested_after_an_update(run, follow):
     async def steps_taken(follower, engine):
         run.publish()
         await follower.step()
@@ -376,7 +374,7 @@ def test_all_is_compared_and_digested_after_an_update(run, follow):
     follow(steps_taken, check_interval=0.0)
 
 
-def test_but_not_so_often_that_it_does_little_else(run, follow):
+def test_full_checks_keep_a_multiple_of_their_duration_apart(run, follow):
     async def steps_taken(follower, engine):
         run.publish()
         await follower.step()
@@ -389,7 +387,7 @@ def test_but_not_so_often_that_it_does_little_else(run, follow):
     follow(steps_taken, check_interval=1e-9)
 
 
-def test_or_not_if_it_is_not_wanted(run, follow):
+def test_full_check_can_be_disabled(run, follow):
     async def steps_taken(follower, engine):
         run.publish()
         await follower.step()
@@ -398,7 +396,7 @@ def test_or_not_if_it_is_not_wanted(run, follow):
     follow(steps_taken, check_interval=0.0, check_all=False)
 
 
-def test_a_damaged_mirror_is_loaded_anew_before_the_server_starts(run, follow):
+def test_a_damaged_mirror_is_reloaded_before_the_server_starts(run, follow):
     sound = next(run.mirror.glob("*.safetensors")).read_bytes()
 
     async def steps_taken(follower, engine):
@@ -420,7 +418,7 @@ def test_a_damaged_mirror_without_a_bucket_is_not_served(run, follow):
         follow(steps_taken)
 
 
-def test_without_its_bucket_a_sound_mirror_is_served(run, follow):
+def test_an_intact_mirror_is_served_without_its_bucket(run, follow):
     async def steps_taken(follower, engine):
         assert engine.opened[0] is not None
         assert follower.status["version"] == 0
@@ -429,7 +427,7 @@ def test_without_its_bucket_a_sound_mirror_is_served(run, follow):
     follow(steps_taken)
 
 
-def test_what_a_crash_left_is_finished_without_its_bucket(run, follow):
+def test_a_mirror_recovers_from_a_crash_without_its_bucket(run, follow):
     """The machine went down before the last update was on the disk."""
     run.publish()
     state = run.mirror / ".weightwire" / "state.json"
@@ -472,7 +470,7 @@ def test_the_engine_is_brought_to_another_mirror_than_it_was_loaded_from(follow,
         follow(steps_taken, engine=engine, served=served)
 
 
-def test_it_says_so_if_every_update_will_be_refused(follow):
+def test_the_status_says_if_every_update_will_be_refused(follow):
     async def steps_taken(follower, engine):
         return follower.status
 
@@ -481,97 +479,3 @@ def test_it_says_so_if_every_update_will_be_refused(follow):
     status = follow(steps_taken, engine=engine)
     assert (status["can_update"], status["refused"]) == (False, ["because"])
     assert follow(steps_taken)["can_update"]
-
-
-# --- the engine as the API server sees it ---
-
-
-class Client:
-    errored = False
-
-    def __init__(self):
-        self.engine_core = SimpleNamespace()
-        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(enable_sleep_mode=False))
-
-    def shutdown(self, timeout=None):
-        self.errored = True
-
-
-def test_an_engine_that_was_told_to_end_has_not_died():
-    client = Client()
-    engine = Engine(client)
-    client.shutdown(timeout=0)
-    assert engine.is_dead and not engine.died_by_itself
-
-
-def test_an_engine_that_is_cleaned_up_after_has_died():
-    client = Client()
-    engine = Engine(client)
-    client.errored = True
-    client.shutdown(timeout=0)
-    assert engine.died_by_itself
-
-
-def test_the_worst_that_a_worker_says_counts():
-    ready, busy, failed, refused, differs = (
-        {"state": state, "message": state} for state in ("ready", "busy", "failed", "refused", "differs")
-    )
-    for answers, error in (
-        ([ready, failed, refused, differs], WeightsDiffer),
-        ([failed, refused, ready], UpdateRefused),
-        ([ready, failed], UpdateFailed),
-        ([busy], UpdateFailed),
-    ):
-        with pytest.raises(error):
-            engine_module._raise_if_wrong(answers)
-    engine_module._raise_if_wrong([ready, busy], may_be_busy=True)
-
-
-# --- what vLLM gets ---
-
-
-def test_an_option_that_means_nothing_keeps_the_server_from_starting(monkeypatch):
-    monkeypatch.setenv("WEIGHTWIRE_RUN", "run")
-    monkeypatch.setenv("WEIGHTWIRE_MAX_LAG", "two")
-    endpoint = endpoint_module.Endpoint()  # vLLM leaves out a plugin that raises here
-    with pytest.raises(ww.InvalidArgumentError, match="WEIGHTWIRE_MAX_LAG is 'two'"):
-        endpoint.attach_router(None)
-
-
-def test_other_api_servers_wait_until_it_is_known_what_the_engine_holds(monkeypatch):
-    labels = iter(["default", "default", "7"])
-
-    class Labelled:
-        async def get_weight_version(self):
-            return next(labels)
-
-    asyncio.run(endpoint_module._wait_for_label(Labelled()))
-    assert next(labels, None) is None
-
-    class Never:
-        async def get_weight_version(self):
-            return "default"
-
-    monkeypatch.setattr(endpoint_module, "_MATCH_SECONDS", 0.0)
-    with pytest.raises(ww.UnavailableError, match="did not find out"):
-        asyncio.run(endpoint_module._wait_for_label(Never()))
-
-
-def test_the_header_of_many_completions_is_a_summary():
-    few = {("a", 1): [("4", 0, 9)], ("a", 0): [("3", 0, 17), ("4", 17, 40)]}
-    assert endpoint_module.version_header(few) == (b"x-weightwire-versions", b"3:0-17 4:17-40, 4:0-9")
-    many = {(f"r-{i}", 0): [(str(98 + i % 5), 0, 16)] for i in range(1000)}
-    assert endpoint_module.version_header(many) == (b"x-weightwire-version-range", b"98-102")
-
-
-@pytest.mark.parametrize(
-    ("is_moe", "size", "moves", "refused"),
-    [(False, 4, True, False), (True, 1, False, False), (True, 2, False, True), (True, 1, True, True)],
-)
-def test_experts_of_several_cores_and_those_that_move_are_refused(is_moe, size, moves, refused):
-    config = SimpleNamespace(
-        model_config=SimpleNamespace(is_moe=is_moe),
-        parallel_config=SimpleNamespace(data_parallel_size=size, enable_eplb=moves),
-    )
-    with pytest.raises(ww.InvalidArgumentError) if refused else contextlib.nullcontext():
-        endpoint_module.refuse_unsuited(config)

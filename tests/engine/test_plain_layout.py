@@ -78,7 +78,7 @@ def test_fifty_versions_in_a_row_under_load(server, run, reference):
         assert first <= versions[0] and versions[-1] <= run.version
 
 
-def test_it_stands_still_goes_back_and_goes_on(server, run, reference):
+def test_it_is_pinned_goes_back_and_continues(server, run, reference):
     before = run.version
     server.wait_for_version(before)
     server.post("/weightwire/pin", {"version": before})

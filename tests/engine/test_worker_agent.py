@@ -70,7 +70,7 @@ def test_nothing_is_read_while_an_engine_sleeps(agent: Any) -> None:
     assert agent.start_task("check_can_change", {"tensors": ["x"]})["state"] in ("busy", "ready")
 
 
-def test_what_was_prepared_before_a_sleep_is_not_committed_after_it(agent: Any) -> None:
+def test_an_update_prepared_before_a_sleep_is_not_committed_after_it(agent: Any) -> None:
     agent._prepared = object()
     agent.worker.sleep()
     agent.worker.wake_up()

@@ -84,7 +84,7 @@ def test_the_map_learned_says_what_the_loader_does():
     assert seen["embed.weight"].tolist() == [1] * 42 + [0] * 6  # the padding has no source
 
 
-def test_what_is_not_a_mere_move_is_not_taken_for_one():
+def test_a_computed_parameter_is_not_taken_for_a_copy():
     result = learned()
     assert result.opaque == {"scaled"}
     assert "scaled" not in {box.parameter for box in result.boxes}
@@ -130,12 +130,12 @@ def test_positions_are_found_in_any_slice(seed):
         assert target.view(-1)[positions].tolist() == some[chosen].tolist()
 
 
-def test_an_element_that_goes_to_two_places_at_once_is_no_place():
+def test_views_that_overlap_have_no_mapping():
     assert make_box_mapping("a", "b", (3, 4), (0, (0, 1)), (0, (4, 1))) is None
     assert make_box_mapping("a", "b", (3, 4), (0, (2, 1)), (0, (4, 1))) is None
 
 
-def test_modules_that_keep_something_made_from_weights_are_found():
+def test_modules_with_derived_state_are_found():
     model, before = Fused(), Fused()
     assert derived_state(model, before) == Derived(set(), set())
     packed = model.head.weight.detach().clone()
@@ -147,7 +147,7 @@ def test_modules_that_keep_something_made_from_weights_are_found():
     assert derived_state(model, before).state == {"", "embed", "head"}
 
 
-def test_what_the_compiler_leaves_at_a_module_is_not_made_from_weights():
+def test_the_compilers_attributes_are_not_derived_state():
     model, before = Fused(), Fused()
     model.embed.aot_compiled_fn = object()
     model.embed._compiled_bytecode = (lambda: 0).__code__

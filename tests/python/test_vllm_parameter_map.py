@@ -1,4 +1,4 @@
-"""What a worker's parameters hold, and what may be done to them; a small model, and no engine."""
+"""A worker's parameter map: comparisons, refusals, writes and reloads, on a small model without an engine."""
 
 from types import SimpleNamespace
 
@@ -128,7 +128,7 @@ def test_other_weights_than_the_change_starts_from_are_not_written_to(made, tmp_
         prepare_next(made, parameters, tmp_path, "a")
 
 
-def test_what_differs_and_cannot_be_loaded_anew_is_told_apart_from_what_can(made):
+def test_parameters_that_differ_are_stale_only_if_they_can_be_reloaded(made):
     made = made()
     made.model.a.weight.data += 1
     made.model.experts.weight.data = made.model.experts.weight.data.flip(0)
@@ -138,7 +138,7 @@ def test_what_differs_and_cannot_be_loaded_anew_is_told_apart_from_what_can(made
     assert "experts holds its weights in another order" in summary["refused"][0]
 
 
-def test_what_has_no_order_is_not_believed_to_be_in_the_right_one(made):
+def test_a_constant_parameter_is_refused_because_its_order_is_unknown(made):
     """A kernel may keep its weights in any order, which shows by their values; not if there is only one."""
     made = made()
     experts = made.model.experts
@@ -151,7 +151,7 @@ def test_what_has_no_order_is_not_believed_to_be_in_the_right_one(made):
     assert "their order cannot be told" in make_map(made).summary["refused"][0]
 
 
-def test_a_refused_module_does_not_keep_others_from_catching_up_while_it_is_as_it_should_be(made):
+def test_other_modules_catch_up_while_a_refused_one_does_not_differ(made):
     made = made()
     made.model.experts.quant_method.packed = made.model.experts.weight.data.clone()
     parameters = make_map(made)
@@ -170,7 +170,7 @@ def test_a_refused_module_does_not_keep_others_from_catching_up_while_it_is_as_i
                 parameters.prepare_mirror(read_held(made.mirror))
 
 
-def test_a_module_brings_along_what_its_tensors_go_to(made, tmp_path):
+def test_a_reload_includes_all_modules_of_its_tensors(made, tmp_path):
     made = made()
     made.model.b.quant_method.packed = made.model.b.weight.data.clone()
     made.model.shared.quant_method.packed = made.model.shared.weight.data.clone()

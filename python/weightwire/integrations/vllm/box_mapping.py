@@ -5,7 +5,8 @@ is a `BoxMapping`: a box of the checkpoint's tensor, and the box of the paramete
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -54,6 +55,18 @@ class BoxMapping:
     def target(self, flat: torch.Tensor) -> torch.Tensor:
         """The box of the parameter."""
         return flat.as_strided(self.sizes, self.target_strides, flat.storage_offset() + self.target_offset)
+
+    def split(self, elements: int) -> Iterator[BoxMapping]:
+        """Parts of about this many elements, which can be compared at once."""
+        rows, row_elements = self.sizes[0], int(np.prod(self.sizes[1:], dtype=np.int64))
+        step = max(1, elements // max(1, row_elements))
+        for first in range(0, rows, step):
+            yield replace(
+                self,
+                sizes=(min(step, rows - first), *self.sizes[1:]),
+                source_offset=self.source_offset + first * self.source_strides[0],
+                target_offset=self.target_offset + first * self.target_strides[0],
+            )
 
 
 def make_box_mapping(

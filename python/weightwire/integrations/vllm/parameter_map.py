@@ -10,8 +10,7 @@ Not thread safe; preparing and committing may be on two threads, one after the o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +232,7 @@ class ParameterMap:
         for name, boxes in self._boxes.items():
             for box in boxes:
                 if box.parameter in self._plain:
-                    for part in _split(box):
+                    for part in box.split(_STRIDE):
                         self._add_difference(prepared, part, checkpoint[name])
         # A parameter that does not differ needs no reload, because nothing derived from it differs either.
         not_plain = self._mapped - self._plain
@@ -365,7 +364,7 @@ class ParameterMap:
         flat = self._flat[box.parameter]
         return any(
             bool(bits_differ(part.target(flat), part.source(tensor.view(-1)).to(flat.dtype)).any())
-            for part in _split(box)
+            for part in box.split(_STRIDE)
         )
 
 
@@ -383,22 +382,3 @@ def _is_constant(flat: torch.Tensor) -> bool:
 
 def _module_of(parameter: str) -> str:
     return parameter.rpartition(".")[0]
-
-
-def _split(box: BoxMapping) -> Iterable[BoxMapping]:
-    """Splits a box into parts that can be compared at once."""
-    rows, inner = box.sizes[0], int(np.prod(box.sizes[1:], dtype=np.int64))
-    step = max(1, _STRIDE // max(1, inner))
-    if rows <= step:
-        return [box]
-    return _rows(box, rows, step)
-
-
-def _rows(box: BoxMapping, rows: int, step: int) -> Iterator[BoxMapping]:
-    for first in range(0, rows, step):
-        yield replace(
-            box,
-            sizes=(min(step, rows - first), *box.sizes[1:]),
-            source_offset=box.source_offset + first * box.source_strides[0],
-            target_offset=box.target_offset + first * box.target_strides[0],
-        )
