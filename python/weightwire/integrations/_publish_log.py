@@ -1,4 +1,4 @@
-"""What publishing cost, as a trainer's log has it."""
+"""The cost of publishing, for a trainer's own log."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from weightwire._ticket import Ticket, TicketStats
 from weightwire.publisher import Publisher
 
 _log = logging.getLogger("weightwire")
-_PATIENCE = 30.0
+_LEFTOVER_SECONDS = 30.0
+"""How long the next training waits until an earlier one's versions are sent."""
 
 
 class PublishLog:
-    """Publishes, and keeps what it cost until the trainer logs. For one thread."""
+    """Publishes, and keeps the costs until the trainer logs. Not thread safe."""
 
     def __init__(self) -> None:
         self._tickets: list[Ticket] = []
         self._publisher: Publisher | None = None
         self._held_before = 0.0
-        self._waits = False
+        self._waits_for_commit = False
 
     def publish(self, publisher: Publisher, step: int, model: Any = None, *, background: bool | None = None) -> Ticket:
-        # What all ranks sent is known once they have.
-        self._waits = publisher.distributed
+        # The sizes of all ranks are known once the version is committed.
+        self._waits_for_commit = publisher.distributed
         self._publisher = publisher
         ticket = publisher.publish(step, model, background=background)
         self._tickets.append(ticket)
@@ -45,32 +46,32 @@ class PublishLog:
             "weightwire/publish_seconds": self._held_before - held_before,
         }
         logs.update(added)
-        # The trainer keeps its history before it tells callbacks of it.
+        # The trainer adds to its history before it calls callbacks.
         if history and "weightwire/version" not in history[-1]:
             history[-1].update(added)
         elif history:
             history.append({"step": stats[-1].step, **added})
 
     def _take(self) -> list[TicketStats]:
-        """Of what is known of so far, in order."""
+        """Takes the stats of all calls whose costs are known, in order."""
         known: list[TicketStats] = []
         while self._tickets:
             stats = self._tickets[0].stats
-            if stats.stage == "reading" or (self._waits and not self._tickets[0].done):
+            if stats.stage == "reading" or (self._waits_for_commit and not self._tickets[0].done):
                 break
             self._tickets.pop(0)
-            if stats.stage != "failed":  # of which the publisher says so itself
+            if stats.stage != "failed":  # the publisher logs failures itself
                 known.append(stats)
         return known
 
 
-def end_leftover(publisher: Publisher | None) -> None:
-    """Of a training that ended without a word: what it published gets a chance, but not for ever."""
+def close_leftover(publisher: Publisher | None) -> None:
+    """Closes the publisher of a training that ended without closing it. Waits some time until its versions are sent."""
     if publisher is None:
         return
     try:
-        publisher.drain(_PATIENCE)
-    except Exception as error:  # also what went wrong while weights were read
+        publisher.drain(_LEFTOVER_SECONDS)
+    except Exception as error:  # a background read may fail with any exception
         _log.warning("not everything that an earlier training published was sent: %s", error)
     finally:
         publisher.close()

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from weightwire._ticket import Ticket
-from weightwire.integrations._publish_log import PublishLog, end_leftover
+from weightwire.integrations._publish_log import PublishLog, close_leftover
 from weightwire.publisher import Publisher
 
 
@@ -58,7 +58,7 @@ class PublishCallback(TrainerCallback):
         if self._options.get("distributed") is False and not state.is_world_process_zero:
             return
         leftover, self._publisher = self._publisher, None
-        end_leftover(leftover)
+        close_leftover(leftover)
         options = {
             "tokenizer": kwargs.get("processing_class"),
             "optimizer": kwargs.get("optimizer") if self._background else None,

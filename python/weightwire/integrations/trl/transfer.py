@@ -17,7 +17,7 @@ from weightwire._lora import is_peft
 from weightwire._model_state import roles_of
 from weightwire._ticket import Ticket
 from weightwire.errors import InvalidArgumentError
-from weightwire.integrations._publish_log import PublishLog, end_leftover
+from weightwire.integrations._publish_log import PublishLog, close_leftover
 from weightwire.publisher import Publisher
 
 _log = logging.getLogger("weightwire")
@@ -59,14 +59,14 @@ class WeightTransfer:
         self._options = options
         self._trainer: Any = None
         self._publisher: Publisher | None = None
-        self._costs = PublishLog()
+        self._publish_log = PublishLog()
         self._version: int | None = None
         self._ticket: Ticket | None = None
 
     def attach(self, trainer: Any) -> None:
-        """Tells it whose weights these are. Once, after the trainer is made and before it trains; on every rank."""
+        """Connects this to its trainer. Call it once on every rank, before training."""
         self._trainer = trainer
-        trainer.add_callback(_Costs(self))
+        trainer.add_callback(_LogCosts(self))
         worker = trainer.rollout_worker
         if worker is None or not hasattr(worker, "_loop_cls"):
             return
@@ -101,7 +101,7 @@ class WeightTransfer:
         model = self._model()
         base = model.get_base_model() if is_peft(model) else model
         leftover, self._publisher = self._publisher, None
-        end_leftover(leftover)
+        close_leftover(leftover)
         self._publisher = Publisher(
             self._run,
             base,
@@ -113,7 +113,7 @@ class WeightTransfer:
                 **self._options,
             },
         )
-        self._costs = PublishLog()
+        self._publish_log = PublishLog()
         self._version = None
         self._ticket = None
 
@@ -137,18 +137,20 @@ class WeightTransfer:
             if tensor.data_ptr() in places:
                 sent[name] = tensor
             else:
-                sent[name] = self._kept(name, tensor)
+                sent[name] = self._to_host(name, tensor)
                 moved = True
         # As a module where it can be: tied weights and what is not trained are known there.
         whole = not moved and not is_peft(model)
         if not whole:
             _refuse_frozen(model, sent)
-            sent |= {name: self._kept(name, buffer) for name, buffer in _buffers_of(model).items() if name not in sent}
+            sent |= {
+                name: self._to_host(name, buffer) for name, buffer in _buffers_of(model).items() if name not in sent
+            }
         step = self._trainer.state.global_step
         known = self._version if self._ticket is None else self._ticket.version
         # The first one says which version the others follow.
         background = self._background and whole and known is not None
-        self._ticket = self._costs.publish(publisher, step, model if whole else sent, background=background)
+        self._ticket = self._publish_log.publish(publisher, step, model if whole else sent, background=background)
         # While it is read, the next one: each step makes one.
         self._version = known + 1 if background and known is not None else self._ticket.version
 
@@ -158,7 +160,7 @@ class WeightTransfer:
             self._trainer.model_version = self._version - 1
 
     def destroy(self) -> None:
-        """Waits until all versions are sent; after an error, not for ever."""
+        """Waits until all versions are sent; after an error, only for some time."""
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             publisher.__exit__(*sys.exc_info())
@@ -166,15 +168,15 @@ class WeightTransfer:
     def _model(self) -> Any:
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
-    def _kept(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _to_host(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         exact = bool(roles_of(self._model(), {name: tensor}, self._dtype).exact)
         if exact or self._dtype is None or isinstance(self._dtype, Fp8) or not tensor.is_floating_point():
             return tensor.to("cpu", copy=True)
         return tensor.to(torch_dtype(parse_dtype(self._dtype))).to("cpu", copy=False)
 
 
-class _Costs(TrainerCallback):
-    """Puts what publishing cost into the trainer's log."""
+class _LogCosts(TrainerCallback):
+    """Adds the cost of publishing to the trainer's log."""
 
     def __init__(self, transfer: WeightTransfer) -> None:
         self._transfer = transfer
@@ -188,7 +190,7 @@ class _Costs(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         if logs is not None:
-            self._transfer._costs.write_to(logs, state.log_history)
+            self._transfer._publish_log.write_to(logs, state.log_history)
 
 
 def _is_whole(parameter: torch.Tensor) -> bool:
@@ -198,7 +200,7 @@ def _is_whole(parameter: torch.Tensor) -> bool:
 
 
 def _buffers_of(model: Any) -> dict[str, torch.Tensor]:
-    """What a checkpoint has beside the parameters, of which TRL knows nothing. All ranks hold it alike."""
+    """The buffers of a checkpoint, which TRL does not send. All ranks have the same."""
     if is_peft(model):
         model = model.get_base_model()
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -210,7 +212,7 @@ def _buffers_of(model: Any) -> dict[str, torch.Tensor]:
 
 
 def _refuse_frozen(model: Any, sent: dict[str, torch.Tensor]) -> None:
-    """TRL sends what is trained. The rest of a sharded model cannot be put together on one rank."""
+    """Raises for a sharded model with frozen parameters, because TRL gathers only trained ones on one rank."""
     if is_peft(model):
         return
     left_out = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
