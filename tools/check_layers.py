@@ -17,7 +17,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 SUB_FOLDERS = {
     "codec": ["format", "kernels", "digest", "encode", "decode"],
     "store": ["http", "credentials", "backends", "wrappers"],
-    "follow": ["targets", "mirror"],
+    "follow": ["targets", "in_place", "mirror"],
     "cli": ["commands"],
 }
 

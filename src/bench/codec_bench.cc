@@ -21,14 +21,13 @@
 #include "bench/heap_meter.h"
 #include "bench/memory_floor.h"
 #include "bench/timings.h"
-#include "cli/format_numbers.h"
-#include "cli/json_output.h"
-#include "cli/load.h"
+#include "cli/checkpoints.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/peers.h"
-#include "cli/progress.h"
 #include "cli/state_pair.h"
-#include "cli/text_table.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
 #include "codec/decode/decoder.h"
 #include "codec/decode/state_view.h"
 #include "codec/digest/state.h"
@@ -96,12 +95,12 @@ struct CodecFigures {
 class CodecBench {
  public:
   CodecBench(const Layout& layout, MemoryState old_state, MemoryState new_state, MemoryState work,
-             const Machine& machine)
+             const Compute& compute)
       : layout_(std::make_shared<const Layout>(layout)),
         old_(std::move(old_state)),
         new_(std::move(new_state)),
         work_(std::move(work)),
-        machine_(machine),
+        compute_(compute),
         pair_{*layout_, *layout_, old_.views(), new_.views()} {}
 
   [[nodiscard]] const Layout& layout() const { return *layout_; }
@@ -117,8 +116,8 @@ class CodecBench {
   }
 
  private:
-  [[nodiscard]] const Kernels& kernels() const { return *machine_.kernels; }
-  [[nodiscard]] ThreadPool& pool() const { return *machine_.pool; }
+  [[nodiscard]] const Kernels& kernels() const { return *compute_.kernels; }
+  [[nodiscard]] ThreadPool& pool() const { return *compute_.pool; }
 
   // What is known before the clock starts; once through encoder and decoder for the memory they take.
   Status Prepare() {
@@ -310,7 +309,7 @@ class CodecBench {
   MemoryState old_;
   MemoryState new_;
   MemoryState work_;  // the copy that is updated
-  const Machine& machine_;
+  const Compute& compute_;
   EncodeScratch scratch_;  // as a publisher keeps one
   StatePair pair_;
   std::vector<Digest> digests_;  // of the old state
@@ -323,14 +322,14 @@ class CodecBench {
   CodecFigures figures_;
 };
 
-void ReportJson(const CodecFigures& f, const Layout& layout, const Machine& machine, const CodecBenchOptions& options) {
+void ReportJson(const CodecFigures& f, const Layout& layout, const Compute& compute, const CodecBenchOptions& options) {
   JsonOutput json;
   json["model_bytes"] = layout.total_bytes();
   json["changed"] = f.changed;
-  json["threads"] = machine.pool->threads();
+  json["threads"] = compute.pool->threads();
   json["repeat"] = options.repeat;
   json["ordinary_pages"] = options.ordinary_pages;
-  json["isa"] = machine.kernels->name;
+  json["isa"] = compute.kernels->name;
   json["floor_isa"] = MemoryFloorIsa();
   json["read2_s"] = f.read2.best();
   json["read_new_s"] = f.read_new.best();
@@ -364,13 +363,13 @@ void ReportJson(const CodecFigures& f, const Layout& layout, const Machine& mach
   PrintJson(json);
 }
 
-void ReportText(const CodecFigures& f, const Layout& layout, const Machine& machine, const CodecBenchOptions& options) {
+void ReportText(const CodecFigures& f, const Layout& layout, const Compute& compute, const CodecBenchOptions& options) {
   const std::uint64_t model = layout.total_bytes();
   std::uint64_t units = 0;
   for (std::size_t i = 0; i < layout.size(); ++i) units += layout.unit_count(i);
   fmt::print("{} in {} tensors, {} elements changed ({}); {} {}, {} (floors: {}), best of {}\n", HumanBytes(model),
-             layout.size(), WithCommas(f.changed), Percent(f.changed, units), machine.pool->threads(),
-             machine.pool->threads() == 1 ? "thread" : "threads", machine.kernels->name, MemoryFloorIsa(),
+             layout.size(), WithCommas(f.changed), Percent(f.changed, units), compute.pool->threads(),
+             compute.pool->threads() == 1 ? "thread" : "threads", compute.kernels->name, MemoryFloorIsa(),
              options.repeat);
   fmt::print(
       "States lie in memory of our own, touched, in 2 MiB pages where the system gives them{}; every repetition "
@@ -419,7 +418,7 @@ void ReportText(const CodecFigures& f, const Layout& layout, const Machine& mach
       sizes.Render(), HumanBytes(f.encode_peak_bytes), HumanBytes(f.apply_peak_bytes));
 }
 
-Result<CodecBench> Load(const CodecBenchOptions& options, const Machine& machine) {
+Result<CodecBench> Load(const CodecBenchOptions& options, const Compute& compute) {
   WW_TRY(const Checkpoint old_state, OpenCheckpoint(options.old_path));
   WW_TRY(const Checkpoint new_state, OpenCheckpoint(options.new_path));
   if (old_state.layout().tensors() != new_state.layout().tensors()) {
@@ -433,17 +432,17 @@ Result<CodecBench> Load(const CodecBenchOptions& options, const Machine& machine
   const Pages new_pages = options.ordinary_pages ? Pages::kOrdinary : Pages::kLarge;
   WW_TRY(MemoryState new_memory, MemoryState::Copy(new_state, new_pages));
   WW_TRY(MemoryState work, MemoryState::Copy(old_state));
-  return CodecBench(old_state.layout(), std::move(old_memory), std::move(new_memory), std::move(work), machine);
+  return CodecBench(old_state.layout(), std::move(old_memory), std::move(new_memory), std::move(work), compute);
 }
 
 Status RunCodecBench(const CodecBenchOptions& options) {
-  WW_TRY(const Machine machine, Machine::Make(options.threads));
-  WW_TRY(CodecBench bench, Load(options, machine));
+  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(CodecBench bench, Load(options, compute));
   WW_TRY(const CodecFigures figures, bench.Run(options.repeat));
   if (options.json) {
-    ReportJson(figures, bench.layout(), machine, options);
+    ReportJson(figures, bench.layout(), compute, options);
   } else {
-    ReportText(figures, bench.layout(), machine, options);
+    ReportText(figures, bench.layout(), compute, options);
   }
   return Ok();
 }

@@ -18,25 +18,23 @@ namespace weightwire {
 namespace {
 
 constexpr std::uint64_t kModelBytes = std::uint64_t{4} << 20;
-constexpr double kChangedShare = 0.01;
-// So that one lies some way before the newest version, and neither beginning at it nor beginning at version 0 is
-// always the cheaper way.
+// So that the newest anchor is some versions old, and neither the anchor nor version 0 is always the cheaper start.
 constexpr std::uint64_t kAnchorEvery = 30;
 
 class Joiner {
  public:
-  static Result<std::unique_ptr<Joiner>> Open(const std::string& bucket, const Machine& machine) {
-    auto joiner = std::make_unique<Joiner>(machine);
+  static Result<std::unique_ptr<Joiner>> Open(const std::string& bucket, const Compute& compute) {
+    auto joiner = std::make_unique<Joiner>(compute);
     WW_TRY(joiner->store_, CountedStore::Open(bucket));
     return joiner;
   }
-  explicit Joiner(const Machine& machine) : machine_(machine), target_(*machine.kernels, *machine.pool) {}
+  explicit Joiner(const Compute& compute) : compute_(compute), target_(*compute.kernels, *compute.pool) {}
 
-  // As far as there is.
+  // Follows to the newest version.
   Result<LateJoiner> CatchUp() {
     WW_TRY(const Run run, Run::Open(store_->store()));
     const std::optional<Held> held = target_.held();
-    Follower follower(run, target_, id_, FollowerOptions(), {&clock_, machine_.kernels, machine_.pool.get()});
+    Follower follower(run, target_, id_, FollowerOptions(), {&clock_, compute_.kernels, compute_.pool.get()});
     const RequestCounts before = store_->Counts();
     for (;;) {
       WW_TRY(const FollowerStep step, follower.Step());
@@ -55,7 +53,7 @@ class Joiner {
   }
 
  private:
-  // All ways there are.
+  // Tries every plan: the deltas, and each anchor with the deltas after it.
   static Result<std::uint64_t> Cheapest(const Run& run, const std::optional<Held>& from, const Held& to) {
     std::optional<std::uint64_t> cheapest;
     if (from.has_value()) cheapest = to.delta_bytes - from->delta_bytes;
@@ -71,7 +69,7 @@ class Joiner {
     return *cheapest;
   }
 
-  const Machine& machine_;
+  const Compute& compute_;
   SystemClock clock_;
   SystemRandom random_;
   const Id id_ = NewId(random_);
@@ -82,7 +80,7 @@ class Joiner {
 }  // namespace
 
 Result<LateJoiners> MeasureLateJoiners(const BenchSetup& setup, std::uint64_t versions) {
-  const Machine& machine = setup.machine;
+  const Compute& compute = setup.compute;
   const std::string bucket = (setup.directory / "late").string();
   WW_TRY(const auto store, CountedStore::Open(bucket));
   WW_TRY(const Run run, InitRun(store->store(), false, nullptr));
@@ -95,17 +93,17 @@ Result<LateJoiners> MeasureLateJoiners(const BenchSetup& setup, std::uint64_t ve
   tools.clock = &clock;
   tools.random = &random;
   tools.files = &setup.files;
-  tools.kernels = machine.kernels;
-  tools.pool = machine.pool.get();
+  tools.kernels = compute.kernels;
+  tools.pool = compute.pool.get();
   WW_TRY(const auto publisher, Publisher::Open(run, options, tools));
-  WW_TRY(ModelState state, MakeRandomModel(kModelBytes, 3, *machine.pool));
-  WW_TRY(const auto behind, Joiner::Open(bucket, machine));
+  WW_TRY(ModelState state, MakeRandomModel(kModelBytes, 3, *compute.pool));
+  WW_TRY(const auto behind, Joiner::Open(bucket, compute));
   LateJoiners joiners;
   joiners.versions = versions;
   joiners.model_bytes = state.layout->total_bytes();
   for (std::uint64_t step = 0; step <= versions; ++step) {
     WW_RETURN_IF_ERROR(setup.interrupt.Check());
-    if (step != 0) StepModel(state, kChangedShare, 3 + step, *machine.pool);
+    if (step != 0) StepModel(state, kChangedShare, 3 + step, *compute.pool);
     WW_TRY(const auto ticket, publisher->Publish({state.layout, state.views()}, step));
     while (publisher->Work()) {
     }
@@ -115,7 +113,7 @@ Result<LateJoiners> MeasureLateJoiners(const BenchSetup& setup, std::uint64_t ve
     if (step == 0) WW_RETURN_IF_ERROR(behind->CatchUp());
   }
   WW_TRY(joiners.behind, behind->CatchUp());
-  WW_TRY(const auto nothing, Joiner::Open(bucket, machine));
+  WW_TRY(const auto nothing, Joiner::Open(bucket, compute));
   WW_TRY(joiners.nothing, nothing->CatchUp());
   return joiners;
 }

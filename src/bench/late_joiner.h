@@ -1,4 +1,5 @@
-// Somebody who comes late to a run: what is fetched, against the cheapest way there is, found by trying all.
+// A follower that joins a run late: the bytes that it fetches, and those of the cheapest plan, found by trying every
+// plan.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@ namespace weightwire {
 
 struct LateJoiner {
   std::uint64_t fetched_bytes = 0;   // of parts and anchors' files
-  std::uint64_t cheapest_bytes = 0;  // of the cheapest way
+  std::uint64_t cheapest_bytes = 0;  // of the cheapest plan
   std::uint64_t requests = 0;
   bool from_anchor = false;
 };
@@ -22,7 +23,7 @@ struct LateJoiners {
   LateJoiner nothing;  // holds nothing
 };
 
-// A run of so many versions after the first of a small model, with anchors on the way.
+// Makes a run of a small model with anchors and `versions` versions after the first, and measures both followers.
 Result<LateJoiners> MeasureLateJoiners(const BenchSetup& setup, std::uint64_t versions);
 
 }  // namespace weightwire

@@ -28,6 +28,9 @@ Result<ModelState> MakeRandomModel(std::uint64_t size_bytes, std::uint64_t seed,
 
 Result<ModelState> CopyOf(const ModelState& state, ThreadPool& pool);
 
+// The share of the weights that change from one version to the next.
+inline constexpr double kChangedShare = 0.01;
+
 // Moves about `share` of all weights by one ulp, up or down.
 void StepModel(ModelState& state, double share, std::uint64_t seed, ThreadPool& pool);
 

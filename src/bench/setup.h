@@ -4,15 +4,15 @@
 #include <filesystem>
 
 #include "base/filesystem.h"
+#include "cli/checkpoints.h"
 #include "cli/interrupt.h"
-#include "cli/load.h"
 
 namespace weightwire {
 
 // Nothing here is owned; all of it outlives the measurement.
 struct BenchSetup {
   const std::filesystem::path& directory;  // empty at first; everything that is written goes there
-  const Machine& machine;
+  const Compute& compute;
   FileSystem& files;
   const InterruptGuard& interrupt;
 };

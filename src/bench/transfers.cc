@@ -15,7 +15,7 @@
 #include "base/process.h"
 #include "base/random.h"
 #include "cli/interrupt.h"
-#include "cli/progress.h"
+#include "cli/terminal.h"
 #include "store/backends/s3_store.h"
 #include "store/open.h"
 #include "store/transfer.h"

@@ -14,8 +14,8 @@
 #include "bench/counted_store.h"
 #include "bench/memory_floor.h"
 #include "bench/random_model.h"
-#include "cli/progress.h"
 #include "cli/state_pair.h"
+#include "cli/terminal.h"
 #include "codec/digest/state.h"
 #include "codec/encode/encoder.h"
 #include "follow/follower.h"
@@ -26,11 +26,9 @@
 namespace weightwire {
 namespace {
 
-constexpr double kChangedShare = 0.01;
-
 class VersionBench {
  public:
-  explicit VersionBench(const BenchSetup& setup) : setup_(setup), machine_(setup.machine), files_(setup.files) {}
+  explicit VersionBench(const BenchSetup& setup) : setup_(setup), compute_(setup.compute), files_(setup.files) {}
 
   Result<VersionCost> Run(std::uint64_t model_bytes, std::size_t rounds) {
     {
@@ -55,8 +53,8 @@ class VersionBench {
   }
 
  private:
-  [[nodiscard]] const Kernels& kernels() const { return *machine_.kernels; }
-  [[nodiscard]] ThreadPool& pool() const { return *machine_.pool; }
+  [[nodiscard]] const Kernels& kernels() const { return *compute_.kernels; }
+  [[nodiscard]] ThreadPool& pool() const { return *compute_.pool; }
   // The state that is published next.
   [[nodiscard]] const ModelState& next() const { return (step_ % 2 == 0) ? *even_ : *odd_; }
 
@@ -87,8 +85,8 @@ class VersionBench {
     tools.clock = &clock_;
     tools.random = &random_;
     tools.files = &files_;
-    tools.kernels = machine_.kernels;
-    tools.pool = machine_.pool.get();
+    tools.kernels = compute_.kernels;
+    tools.pool = compute_.pool.get();
     WW_TRY(runner_, PublisherRunner::Open(run, options, tools));
     WW_TRY(const Ticket first, runner_->Publish({next().layout, next().views()}, step_));
     WW_RETURN_IF_ERROR(WaitFor(first));
@@ -98,7 +96,7 @@ class VersionBench {
     WW_TRY(weightwire::Run seen, weightwire::Run::Open(follower_store_->store()));
     // One pool at a time: publisher and follower take turns here.
     follower_.emplace(std::move(seen), *mirror_, NewId(random_), FollowerOptions(),
-                      FollowerTools{&clock_, machine_.kernels, machine_.pool.get()});
+                      FollowerTools{&clock_, compute_.kernels, compute_.pool.get()});
     return StepUntil(FollowerStep::kUpToDate);
   }
 
@@ -195,7 +193,7 @@ class VersionBench {
   }
 
   const BenchSetup& setup_;
-  const Machine& machine_;
+  const Compute& compute_;
   FileSystem& files_;
   SystemClock clock_;
   SystemRandom random_;

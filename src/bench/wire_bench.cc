@@ -17,13 +17,12 @@
 #include "bench/late_joiner.h"
 #include "bench/transfers.h"
 #include "bench/version_cost.h"
-#include "cli/format_numbers.h"
+#include "cli/checkpoints.h"
 #include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/load.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/temporary_directory.h"
-#include "cli/text_table.h"
+#include "cli/text.h"
 
 namespace weightwire {
 namespace {
@@ -112,11 +111,11 @@ std::vector<Row> Rows(const WireFigures& f) {
   return rows;
 }
 
-void ReportText(const WireFigures& f, const Machine& machine, std::size_t repeat) {
+void ReportText(const WireFigures& f, const Compute& compute, std::size_t repeat) {
   const VersionCost& r = f.version;
   fmt::print("{} model, {} elements changed ({}), delta of {}; {} {}, {}, best of {}\n\n", HumanBytes(r.model_bytes),
-             WithCommas(r.changed), Percent(r.changed, r.elements), HumanBytes(r.delta_bytes), machine.pool->threads(),
-             machine.pool->threads() == 1 ? "thread" : "threads", machine.kernels->name, repeat);
+             WithCommas(r.changed), Percent(r.changed, r.elements), HumanBytes(r.delta_bytes), compute.pool->threads(),
+             compute.pool->threads() == 1 ? "thread" : "threads", compute.kernels->name, repeat);
   TextTable table("llll");
   table.AddRow({"", "must", "measured", ""});
   for (const Row& row : Rows(f)) {
@@ -148,15 +147,15 @@ void ReportText(const WireFigures& f, const Machine& machine, std::size_t repeat
   fmt::print("{}", times.Render());
 }
 
-void ReportJson(const WireFigures& f, const Machine& machine, std::size_t repeat) {
+void ReportJson(const WireFigures& f, const Compute& compute, std::size_t repeat) {
   const VersionCost& r = f.version;
   JsonOutput json;
   json["model_bytes"] = r.model_bytes;
   json["elements"] = r.elements;
   json["changed"] = r.changed;
   json["delta_bytes"] = r.delta_bytes;
-  json["threads"] = machine.pool->threads();
-  json["isa"] = machine.kernels->name;
+  json["threads"] = compute.pool->threads();
+  json["isa"] = compute.kernels->name;
   json["repeat"] = repeat;
   const auto times = [&](const std::string& name, const Timings& timings) {
     json[name + "_s"] = timings.best();
@@ -206,7 +205,7 @@ void ReportJson(const WireFigures& f, const Machine& machine, std::size_t repeat
 }
 
 Status RunWireBench(const WireBenchOptions& options, FileSystem& files) {
-  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.threads));
   std::error_code error;
   const std::filesystem::path parent =
       options.directory.has_value() ? *options.directory : std::filesystem::temp_directory_path(error);
@@ -214,7 +213,7 @@ Status RunWireBench(const WireBenchOptions& options, FileSystem& files) {
   SystemRandom random;
   const TemporaryDirectory directory(files, parent / ("weightwire-bench-" + random.Hex128()));
   WW_RETURN_IF_ERROR(files.MakeDirectory(directory.path()));
-  const BenchSetup setup{directory.path(), machine, files, interrupt};
+  const BenchSetup setup{directory.path(), compute, files, interrupt};
   WireFigures figures;
   if (options.store.has_value()) {
     constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
@@ -225,9 +224,9 @@ Status RunWireBench(const WireBenchOptions& options, FileSystem& files) {
   constexpr std::uint64_t kMegabyte = 1'000'000;
   WW_TRY(figures.version, MeasureVersions(setup, options.model_megabytes * kMegabyte, options.repeat));
   if (options.json) {
-    ReportJson(figures, machine, options.repeat);
+    ReportJson(figures, compute, options.repeat);
   } else {
-    ReportText(figures, machine, options.repeat);
+    ReportText(figures, compute, options.repeat);
   }
   return Ok();
 }

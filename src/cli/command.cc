@@ -100,12 +100,12 @@ int RunProgram(const Program& program, int argc, const char* const* argv) {
   return status;
 }
 
-int RunWeightwire(int argc, const char* const* argv, const World& world) {
-  const auto add_commands = [&world](CLI::App& app) -> std::vector<Command> {
+int RunWeightwire(int argc, const char* const* argv, const CommandTools& tools) {
+  const auto add_commands = [&tools](CLI::App& app) -> std::vector<Command> {
     return {AddDiff(app),          AddApply(app),          AddInspect(app),    AddDigest(app),
-            AddInit(app, world),   AddPublish(app, world), AddLog(app, world), AddCheckout(app, world),
-            AddFollow(app, world), AddAnchor(app, world),  AddGc(app, world),  AddVerify(app, world),
-            AddLeases(app, world)};
+            AddInit(app, tools),   AddPublish(app, tools), AddLog(app, tools), AddCheckout(app, tools),
+            AddFollow(app, tools), AddAnchor(app, tools),  AddGc(app, tools),  AddVerify(app, tools),
+            AddLeases(app, tools)};
   };
   return RunProgram({"weightwire", kDescription, kFooter, add_commands}, argc, argv);
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "cli/world.h"
+#include "cli/command_tools.h"
 
 namespace CLI {
 class App;
@@ -35,7 +35,7 @@ struct Program {
 int RunProgram(const Program& program, int argc, const char* const* argv);
 
 // The program `weightwire`.
-int RunWeightwire(int argc, const char* const* argv, const World& world);
+int RunWeightwire(int argc, const char* const* argv, const CommandTools& tools);
 
 // Makes malloc keep up to 1 GiB of freed memory. Staged changes are large and are allocated again for every version,
 // and the system would map each of them anew, page by page.

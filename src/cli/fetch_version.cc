@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "cli/progress.h"
 #include "cli/retry.h"
+#include "cli/terminal.h"
 #include "follow/follower.h"
 #include "follow/mirror/mirror.h"
 #include "follow/mirror/mirror_state.h"
@@ -23,13 +23,13 @@ std::filesystem::path WithoutSlash(const std::filesystem::path& path) {
   return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
 }
 
-// A mirror of another run is of no use here; nor is what is no mirror any more, since a crash came when all that was
-// left to do was to give it its name.
-Result<std::unique_ptr<Mirror>> OpenOrBeginAnew(const Run& run, const std::filesystem::path& partial,
-                                                const MirrorOptions& options, const Machine& machine,
-                                                FileSystem& files) {
+// Opens the mirror that an earlier call left. Starts again if that is a mirror of a different run, or no longer a
+// mirror: a crash came after its own folder was removed and before the directory got its name.
+Result<std::unique_ptr<Mirror>> OpenOrStartAgain(const Run& run, const std::filesystem::path& partial,
+                                                 const MirrorOptions& options, const Compute& compute,
+                                                 FileSystem& files) {
   {
-    auto mirror = OpenMirror(files, partial, options, *machine.kernels, *machine.pool);
+    auto mirror = OpenMirror(files, partial, options, *compute.kernels, *compute.pool);
     if (!mirror.ok() && mirror.error().code() != ErrorCode::kInvalidArgument) return mirror.error();
     if (mirror.ok()) {
       const auto held = mirror.value()->held();
@@ -37,10 +37,10 @@ Result<std::unique_ptr<Mirror>> OpenOrBeginAnew(const Run& run, const std::files
     }
   }
   WW_RETURN_IF_ERROR(RemoveTree(files, partial));
-  return OpenMirror(files, partial, options, *machine.kernels, *machine.pool);
+  return OpenMirror(files, partial, options, *compute.kernels, *compute.pool);
 }
 
-// Where a directory lies while it is on its way. Held by one process at a time, also while what is in it is no mirror.
+// Where a directory is until it is complete. One process at a time holds the lock, also while there is no mirror in it.
 struct Workplace {
   std::filesystem::path directory;
   std::filesystem::path partial;
@@ -59,28 +59,28 @@ Result<Workplace> TakeWorkplace(const std::filesystem::path& goal, FileSystem& f
     return Error(ErrorCode::kUnavailable, fmt::format("another process is making {}", goal.string()));
   }
   place.lock = std::move(lock).value();
-  // Another one may just have finished it.
+  // Another process may just have finished it.
   WW_RETURN_IF_ERROR(CheckNameIsFree(goal));
   return place;
 }
 
 }  // namespace
 
-Status FetchVersion(const Run& run, const KnownRecord& version, const std::filesystem::path& directory, bool carry_code,
-                    const Machine& machine, const InterruptGuard& interrupt, FileSystem& files) {
+Status FetchVersion(const Run& run, const KnownRecord& version, const std::filesystem::path& directory,
+                    bool include_code, const Compute& compute, const InterruptGuard& interrupt, FileSystem& files) {
   const std::filesystem::path goal = WithoutSlash(directory);
   WW_TRY(const Workplace place, TakeWorkplace(goal, files));
   const std::filesystem::path& partial = place.partial;
   MirrorOptions options;
-  options.carry_code = carry_code;
+  options.carry_code = include_code;
   SystemRandom random;
   SystemClock clock;
   {
-    WW_TRY(const auto mirror, OpenOrBeginAnew(run, partial, options, machine, files));
+    WW_TRY(const auto mirror, OpenOrStartAgain(run, partial, options, compute, files));
     FollowerOptions follower_options;
     follower_options.name = "checkout";
     follower_options.fetch_threads = TransferOptions().threads;
-    Follower follower(run, *mirror, NewId(random), follower_options, {&clock, machine.kernels, machine.pool.get()});
+    Follower follower(run, *mirror, NewId(random), follower_options, {&clock, compute.kernels, compute.pool.get()});
     follower.StandStill(version.record.version, /*back=*/true);
     const Progress progress(fmt::format("fetching version {}", version.record.version));
     const Status fetched = RetryTransient(interrupt, [&]() -> Result<bool> {
@@ -102,7 +102,7 @@ Status FetchVersion(const Run& run, const KnownRecord& version, const std::files
   WW_RETURN_IF_ERROR(RemoveTree(files, partial / kMirrorFolder));
   WW_RETURN_IF_ERROR(files.SyncDirectory(partial));
   WW_RETURN_IF_ERROR(Rename(partial, goal, Existing::kRefuse));
-  // It is there. What is left behind is small, and is used if ever the same is asked for again.
+  // The directory is complete. What cannot be removed is small, and the next call for the same directory uses it.
   static_cast<void>(RemoveTree(files, place.directory));
   return Ok();
 }

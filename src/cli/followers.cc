@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "cli/durations.h"
-#include "cli/format_numbers.h"
-#include "cli/text_table.h"
+#include "cli/text.h"
 
 namespace weightwire {
 

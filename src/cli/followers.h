@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "cli/json_output.h"
+#include "cli/json.h"
 #include "log/run.h"
 
 namespace weightwire {

@@ -1,9 +1,9 @@
 #include "base/real_file_system.h"
 #include "cli/command.h"
-#include "cli/world.h"
+#include "cli/command_tools.h"
 
 int main(int argc, char** argv) {
   weightwire::KeepFreedMemory();
   weightwire::RealFileSystem files;
-  return weightwire::RunWeightwire(argc, argv, weightwire::RealWorld(files));
+  return weightwire::RunWeightwire(argc, argv, weightwire::RealTools(files));
 }

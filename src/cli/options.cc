@@ -19,14 +19,14 @@ void AddThreads(CLI::App& app, std::size_t& threads) {
 
 void AddJson(CLI::App& app, bool& json) { app.add_flag("--json", json, "print JSON, for programs"); }
 
-void AddCarryCodeIntoAnchors(CLI::App& app, bool& carry_code) {
-  app.add_flag("--carry-code", carry_code,
+void AddIncludeCodeInAnchors(CLI::App& app, bool& include_code) {
+  app.add_flag("--include-code", include_code,
                "put files into anchors that can run as code when loaded (.py, pickles); readers still have to ask for "
                "them");
 }
 
-void AddCarryCodeIntoDirectory(CLI::App& app, bool& carry_code) {
-  app.add_flag("--carry-code", carry_code,
+void AddIncludeCodeInDirectory(CLI::App& app, bool& include_code) {
+  app.add_flag("--include-code", include_code,
                "bring files along that can run as code when loaded (.py, pickles); only from a bucket you trust");
 }
 

@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "cli/durations.h"
-#include "cli/numbers.h"
+#include "cli/text.h"
 
 namespace weightwire {
 
@@ -25,9 +25,9 @@ CLI::Option* AddRunAtVersion(CLI::App& app, std::string& run);
 void AddThreads(CLI::App& app, std::size_t& threads);
 void AddJson(CLI::App& app, bool& json);
 
-// --carry-code, of commands that write anchors, and of those that write a directory from them.
-void AddCarryCodeIntoAnchors(CLI::App& app, bool& carry_code);
-void AddCarryCodeIntoDirectory(CLI::App& app, bool& carry_code);
+// --include-code of commands that write anchors, and of those that write a directory from them.
+void AddIncludeCodeInAnchors(CLI::App& app, bool& include_code);
+void AddIncludeCodeInDirectory(CLI::App& app, bool& include_code);
 
 // `Path` is a path or an optional one.
 template <typename Path>

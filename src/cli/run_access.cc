@@ -23,8 +23,8 @@ Result<RunAddress> ParseRunAddress(const std::string& text) {
   return RunAddress{text.substr(0, at), version};
 }
 
-Result<OpenedRun> OpenRun(const std::string& location, const World& world) {
-  WW_TRY(std::unique_ptr<Store> store, world.open_store(location));
+Result<OpenedRun> OpenRun(const std::string& location, const CommandTools& tools) {
+  WW_TRY(std::unique_ptr<Store> store, tools.open_store(location));
   WW_TRY(Run run, Run::Open(*store));
   return OpenedRun{std::move(store), std::move(run)};
 }

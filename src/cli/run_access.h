@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "cli/world.h"
+#include "cli/command_tools.h"
 #include "log/run.h"
 
 namespace weightwire {
@@ -23,7 +23,7 @@ struct OpenedRun {
   std::unique_ptr<Store> store;
   Run run;
 };
-Result<OpenedRun> OpenRun(const std::string& location, const World& world);
+Result<OpenedRun> OpenRun(const std::string& location, const CommandTools& tools);
 
 // The record of the version asked for, or of the newest. kNotFound in a sentence if there is none.
 Result<KnownRecord> ReadVersion(const Run& run, std::optional<Version> version);

@@ -1,4 +1,4 @@
-"""`weightwire-bench`: what it counts must hold on any machine; what it times must only be there."""
+"""`weightwire-bench`: its counts must hold on any machine; its times must only be positive."""
 
 import json
 import subprocess

@@ -146,7 +146,7 @@ def test_the_same_delta_a_second_time(run, tmp_path):
     for _ in range(2):
         succeed("follow", run, tmp_path / "mirror", "--once")
         same_checkpoint(tmp_path / "mirror", tmp_path / "3")
-    succeed("follow", run, tmp_path / "mirror", "--once", "--stand-still", 2)
+    succeed("follow", run, tmp_path / "mirror", "--once", "--pin", 2)
     succeed("follow", run, tmp_path / "mirror", "--once")
     same_checkpoint(tmp_path / "mirror", tmp_path / "3")
 

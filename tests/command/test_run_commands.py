@@ -367,14 +367,14 @@ def test_a_follower_keeps_its_id(run, tmp_path):
     """It names the lease, also after another start and a load."""
     succeed("follow", run, tmp_path / "mirror", "--until", 1)
     own = (tmp_path / "mirror/.weightwire/follower.id").read_text().strip()
-    process = start("follow", run, tmp_path / "mirror", "--stand-still", 0, "--poll", "600s")
+    process = start("follow", run, tmp_path / "mirror", "--pin", 0, "--poll", "600s")
     wait_for(process, "version 0 ")
     assert [lease["id"] for lease in succeed_json("leases", run)["leases"]] == [own]
     assert end(process)[0] == 0
 
 
 def test_followers_and_their_lag_are_in_the_log(run, tmp_path):
-    process = start("follow", run, tmp_path / "mirror", "--stand-still", 1, "--poll", "600s")
+    process = start("follow", run, tmp_path / "mirror", "--pin", 1, "--poll", "600s")
     wait_for(process, "version 1 ")
     (follower,) = succeed_json("log", run)["followers"]
     assert follower["alive"]
@@ -383,7 +383,7 @@ def test_followers_and_their_lag_are_in_the_log(run, tmp_path):
 
 def test_standing_still_and_going_back(run, tmp_path):
     succeed("follow", run, tmp_path / "mirror", "--once")
-    succeed("follow", run, tmp_path / "mirror", "--once", "--stand-still", 1)
+    succeed("follow", run, tmp_path / "mirror", "--once", "--pin", 1)
     same_checkpoint(tmp_path / "mirror", tmp_path / "1")
     succeed("follow", run, tmp_path / "mirror", "--once")
     same_checkpoint(tmp_path / "mirror", tmp_path / "3")
@@ -560,7 +560,7 @@ def test_a_bucket_that_may_only_be_read(run, tmp_path):
 def test_wrong_arguments(run, tmp_path):
     wrong = [
         ["follow", run],
-        ["follow", run, tmp_path / "m", "--until", 1, "--stand-still", 1],
+        ["follow", run, tmp_path / "m", "--until", 1, "--pin", 1],
         ["follow", run, tmp_path / "m", "--until", "soon"],
         ["follow", run, tmp_path / "m", "--poll", "5"],
         ["gc", run, "--min-age", "old"],
@@ -574,7 +574,7 @@ def test_wrong_arguments(run, tmp_path):
         ["publish", run, tmp_path / "2", "--anchor-percent", "-1"],
         ["publish", run, tmp_path / "2", "--threads", "-1"],
         ["follow", run, tmp_path / "m", "--until", "-1"],
-        ["follow", run, tmp_path / "m", "--stand-still", "-1"],
+        ["follow", run, tmp_path / "m", "--pin", "-1"],
         ["log", run, "--last", "-1"],
         ["verify", run, "--from", "-1"],
         ["publish", run],
@@ -634,7 +634,7 @@ def test_gc_that_is_interrupted_takes_its_mark_back_and_says_so(tmp_path):
 
 def test_gc_leaves_what_a_lease_needs(tmp_path):
     run = long_run(tmp_path, 9)
-    process = start("follow", run, tmp_path / "mirror", "--stand-still", 3, "--poll", "600s")
+    process = start("follow", run, tmp_path / "mirror", "--pin", 3, "--poll", "600s")
     wait_for(process, "version 3 ")
     assert succeed_json("leases", run)["leases"][0]["alive"]
     assert "(1 follower alive)" in succeed("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
@@ -668,17 +668,17 @@ def test_code_is_carried_if_both_sides_ask(tmp_path):
     for number, state in enumerate(chain(2)):
         write_sharded(tmp_path / f"{number}", state)
         (tmp_path / f"{number}/modeling.py").write_text("print('hello')\n")
-    publish = ("publish", tmp_path / "bucket", tmp_path / "0", "--carry-code")
+    publish = ("publish", tmp_path / "bucket", tmp_path / "0", "--include-code")
     result = weightwire(*publish)
     assert (result.returncode, result.stderr) == (0, "")
     assert "modeling.py is left out" in weightwire("publish", tmp_path / "bucket", tmp_path / "1").stderr
     succeed("checkout", tmp_path / "bucket", tmp_path / "without")
     assert not (tmp_path / "without/modeling.py").exists()
-    succeed("checkout", tmp_path / "bucket", tmp_path / "with", "--carry-code")
+    succeed("checkout", tmp_path / "bucket", tmp_path / "with", "--include-code")
     same_checkpoint(tmp_path / "with", tmp_path / "1")
     # And on, by whoever writes an anchor of a later version, from a copy or from the bucket.
-    succeed("anchor", tmp_path / "bucket", "--carry-code", "--from", tmp_path / "with")
-    succeed("anchor", tmp_path / "bucket", "--carry-code")
+    succeed("anchor", tmp_path / "bucket", "--include-code", "--from", tmp_path / "with")
+    succeed("anchor", tmp_path / "bucket", "--include-code")
     succeed("anchor", tmp_path / "bucket")
     folders = list((tmp_path / f"bucket/anchors/{1:020}").iterdir())
     assert sorted((folder / "modeling.py").exists() for folder in folders) == [False, True, True]

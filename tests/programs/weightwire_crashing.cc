@@ -224,9 +224,9 @@ int main(int argc, char** argv) {
   weightwire::SystemClock clock;
   weightwire::SystemSleeper sleeper;
   weightwire::SystemRandom random;
-  weightwire::World world;
-  world.files = &files;
-  world.open_store = [&](const std::string& location) -> weightwire::Result<std::unique_ptr<weightwire::Store>> {
+  weightwire::CommandTools tools;
+  tools.files = &files;
+  tools.open_store = [&](const std::string& location) -> weightwire::Result<std::unique_ptr<weightwire::Store>> {
     weightwire::OpenOptions open;
     open.clock = &clock;
     WW_TRY(auto backend, weightwire::OpenBackend(location, open));
@@ -236,5 +236,5 @@ int main(int argc, char** argv) {
     wrap.random = &random;
     return weightwire::WrapStore(std::make_unique<weightwire::DyingStore>(std::move(backend), fate), wrap);
   };
-  return weightwire::RunWeightwire(argc, argv, world);
+  return weightwire::RunWeightwire(argc, argv, tools);
 }

@@ -9,18 +9,18 @@
 
 #include "base/file.h"
 #include "base/result.h"
+#include "cli/checkpoints.h"
+#include "cli/command_tools.h"
 #include "cli/commands/commands.h"
 #include "cli/fetch_version.h"
-#include "cli/format_numbers.h"
 #include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/load.h"
+#include "cli/json.h"
 #include "cli/options.h"
-#include "cli/progress.h"
 #include "cli/retry.h"
 #include "cli/run_access.h"
 #include "cli/temporary_directory.h"
-#include "cli/world.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
 #include "codec/digest/state.h"
 #include "follow/mirror/reader.h"
 #include "log/find_version.h"
@@ -33,14 +33,14 @@ struct AnchorCommandOptions {
   std::string run;
   // A directory that holds the version: a mirror, or any checkpoint of it. None: it is fetched first.
   std::optional<std::filesystem::path> from;
-  bool carry_code = false;  // what could run as code too
+  bool include_code = false;  // what could run as code too
   std::size_t threads = 0;
   bool json = false;
 };
 
 // Which version the directory holds: as the mirror says, or found by its digest.
 Result<KnownRecord> VersionOf(const Run& run, const Checkpoint& checkpoint, const std::optional<SharedRead>& mirror,
-                              const std::string& name, const Machine& machine) {
+                              const std::string& name, const Compute& compute) {
   if (mirror.has_value()) {
     if (mirror->held().run != run.id()) {
       return Error(ErrorCode::kMismatch, fmt::format("{} follows another run than {}", name, run.store().Name()));
@@ -50,28 +50,28 @@ Result<KnownRecord> VersionOf(const Run& run, const Checkpoint& checkpoint, cons
   WW_TRY(const KnownRecord newest, ReadVersion(run, std::nullopt));
   WW_TRY(const Layout layout, run.ReadLayout(newest.record.layout));
   WW_TRY(const Checkpoint view, checkpoint.ViewAs(layout));
-  const Sha256Digest state = StateDigest(layout, DigestInFull(view, "digesting " + name, machine));
+  const Sha256Digest state = StateDigest(layout, DigestInFull(view, "digesting " + name, compute));
   WW_TRY(const auto found, FindVersionByState(run, state));
   if (found.has_value()) return *found;
   return Error(ErrorCode::kMismatch, fmt::format("{} holds no version of the run at {}; its state is {}", name,
                                                  run.store().Name(), ToHex(state)));
 }
 
-Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Checkpoint& checkpoint, bool carry_code,
-                          FileSystem& files, const Machine& machine, const InterruptGuard& interrupt) {
+Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Checkpoint& checkpoint, bool include_code,
+                          FileSystem& files, const Compute& compute, const InterruptGuard& interrupt) {
   WW_TRY(const Layout layout, run.ReadLayout(version.record.layout));
   WW_TRY(Checkpoint view, checkpoint.ViewAs(layout));
   AnchorOptions options;
   options.file_system = &files;
   if (!checkpoint.directory().empty()) {
-    WW_TRY(CarriedFiles carried, FindCarriedFiles(files, checkpoint.directory(), carry_code));
+    WW_TRY(CarriedFiles carried, FindCarriedFiles(files, checkpoint.directory(), include_code));
     options.carried = std::move(carried.files);
     for (const std::string& sentence : carried.left_out) fmt::print(stderr, "weightwire: {}\n", sentence);
   }
   SystemRandom random;
   const AnchorSubject subject{
       {version.record.version, NewId(random)}, version.record.state, version.record.delta_bytes};
-  AnchorWriter writer(run, subject, std::make_shared<CheckpointSource>(std::move(view)), options, *machine.kernels);
+  AnchorWriter writer(run, subject, std::make_shared<CheckpointSource>(std::move(view)), options, *compute.kernels);
   Progress progress(fmt::format("writing an anchor of version {}", version.record.version), layout.total_bytes());
   std::uint64_t sent = 0;
   WW_RETURN_IF_ERROR(RetryTransient(interrupt, [&]() -> Result<bool> {
@@ -83,10 +83,10 @@ Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Chec
   return writer.anchor();
 }
 
-Status RunAnchor(const AnchorCommandOptions& options, const World& world) {
+Status RunAnchor(const AnchorCommandOptions& options, const CommandTools& tools) {
   WW_TRY(const RunAddress address, ParseRunAddress(options.run));
-  WW_TRY(const Machine machine, Machine::Make(options.threads));
-  WW_TRY(const OpenedRun opened, OpenRun(address.location, world));
+  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const OpenedRun opened, OpenRun(address.location, tools));
   const Run& run = opened.run;
   WW_RETURN_IF_ERROR(run.CheckMayWrite());
   std::optional<KnownAnchor> anchor;
@@ -98,7 +98,7 @@ Status RunAnchor(const AnchorCommandOptions& options, const World& world) {
     std::optional<KnownRecord> version;
     if (options.from.has_value()) {
       directory = *options.from;
-      auto read = SharedRead::Begin(*world.files, directory);
+      auto read = SharedRead::Begin(*tools.files, directory);
       if (read.ok()) {
         mirror.emplace(std::move(read).value());
       } else if (read.error().code() != ErrorCode::kNotFound) {
@@ -109,20 +109,20 @@ Status RunAnchor(const AnchorCommandOptions& options, const World& world) {
       std::error_code error;
       const auto folder = std::filesystem::temp_directory_path(error);
       if (error) return SystemError("find", "the directory for temporary files", error.value());
-      fetched.emplace(*world.files, TemporarySibling(folder / "weightwire-anchor"));
+      fetched.emplace(*tools.files, TemporarySibling(folder / "weightwire-anchor"));
       WW_RETURN_IF_ERROR(
-          FetchVersion(run, *version, fetched->path(), options.carry_code, machine, interrupt, *world.files));
+          FetchVersion(run, *version, fetched->path(), options.include_code, compute, interrupt, *tools.files));
       directory = fetched->path();
     }
     WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(directory));
     if (!version.has_value()) {
-      WW_TRY(version, VersionOf(run, checkpoint, mirror, directory.string(), machine));
+      WW_TRY(version, VersionOf(run, checkpoint, mirror, directory.string(), compute));
       if (address.version.has_value() && *address.version != version->record.version) {
         return Error(ErrorCode::kMismatch, fmt::format("{} holds version {}, not version {}", directory.string(),
                                                        version->record.version, *address.version));
       }
     }
-    WW_TRY(anchor, Write(run, *version, checkpoint, options.carry_code, *world.files, machine, interrupt));
+    WW_TRY(anchor, Write(run, *version, checkpoint, options.include_code, *tools.files, compute, interrupt));
   }
   const AnchorManifest& manifest = anchor->manifest;
   if (options.json) {
@@ -142,13 +142,13 @@ Status RunAnchor(const AnchorCommandOptions& options, const World& world) {
 
 }  // namespace
 
-Command AddAnchor(CLI::App& app, const World& world) {
+Command AddAnchor(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<AnchorCommandOptions>();
   CLI::App& sub = *app.add_subcommand("anchor", "write a full checkpoint of a version into the bucket");
   AddRunAtVersion(sub, options->run);
   AddPath(sub, "--from", options->from,
           "a directory that holds a version, such as a mirror; otherwise the version is fetched first");
-  AddCarryCodeIntoAnchors(sub, options->carry_code);
+  AddIncludeCodeInAnchors(sub, options->include_code);
   AddThreads(sub, options->threads);
   AddJson(sub, options->json);
   sub.footer(
@@ -159,7 +159,7 @@ Command AddAnchor(CLI::App& app, const World& world) {
       "Examples:\n"
       "  weightwire anchor /shared/runs/grpo-7b --from mirror\n"
       "  weightwire anchor /shared/runs/grpo-7b@500");
-  return {&sub, [options, &world] { return RunAnchor(*options, world); }};
+  return {&sub, [options, &tools] { return RunAnchor(*options, tools); }};
 }
 
 }  // namespace weightwire

@@ -10,13 +10,13 @@
 
 #include "base/real_file_system.h"
 #include "base/result.h"
+#include "cli/checkpoints.h"
 #include "cli/commands/commands.h"
-#include "cli/format_numbers.h"
 #include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/load.h"
+#include "cli/json.h"
 #include "cli/options.h"
-#include "cli/progress.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
 #include "codec/decode/decoder.h"
 #include "codec/decode/state_view.h"
 #include "codec/digest/state.h"
@@ -68,10 +68,10 @@ Result<Checkpoint> ViewForDelta(const Checkpoint& checkpoint, const LoadedDelta&
   return view;
 }
 
-Result<Staged> StageAll(const std::vector<LoadedDelta>& deltas, const ApplyOptions& options, const Machine& machine) {
+Result<Staged> StageAll(const std::vector<LoadedDelta>& deltas, const ApplyOptions& options, const Compute& compute) {
   WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(options.base));
   WW_TRY(Checkpoint base, ViewForDelta(checkpoint, deltas.front(), options));
-  std::vector<Digest> digests = DigestInFull(base, "digesting " + options.base.string(), machine);
+  std::vector<Digest> digests = DigestInFull(base, "digesting " + options.base.string(), compute);
   StateView view(std::make_shared<const Layout>(base.layout()), TensorBytes(base), std::move(digests));
   Staged staged{std::move(base), std::move(view), {}};
   for (const LoadedDelta& delta : deltas) {
@@ -81,7 +81,7 @@ Result<Staged> StageAll(const std::vector<LoadedDelta>& deltas, const ApplyOptio
       return AlreadyApplied(options, delta.map.path(), staged.changes.empty());
     }
     const Progress progress("decoding " + delta.map.path().string());
-    auto change = StageDelta(delta.file, staged.after, *machine.kernels, *machine.pool);
+    auto change = StageDelta(delta.file, staged.after, *compute.kernels, *compute.pool);
     if (!change.ok()) {
       return change.error().In(fmt::format("cannot apply {} to {}", delta.map.path().string(), options.base.string()));
     }
@@ -147,9 +147,9 @@ Status CheckOptions(const ApplyOptions& options) {
 
 Status RunApply(const ApplyOptions& options) {
   WW_RETURN_IF_ERROR(CheckOptions(options));
-  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.threads));
   RealFileSystem files;
-  const InPlaceTools in_place{files, *machine.kernels, *machine.pool};
+  const InPlaceTools in_place{files, *compute.kernels, *compute.pool};
   std::optional<UpdateLock> lock;
   if (options.in_place) {
     WW_TRY(UpdateLock taken, UpdateLock::Take(options.base));
@@ -168,7 +168,7 @@ Status RunApply(const ApplyOptions& options) {
     WW_TRY(LoadedDelta delta, LoadDelta(path));
     deltas.push_back(std::move(delta));
   }
-  WW_TRY(const Staged staged, StageAll(deltas, options, machine));
+  WW_TRY(const Staged staged, StageAll(deltas, options, compute));
   const std::shared_ptr<const StagedChange> change = StagedChange::Fold(staged.changes);
   std::vector<std::string> left_out;
   if (options.in_place) {

@@ -6,15 +6,15 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/checkpoints.h"
+#include "cli/command_tools.h"
 #include "cli/commands/commands.h"
 #include "cli/fetch_version.h"
-#include "cli/format_numbers.h"
 #include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/load.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/run_access.h"
-#include "cli/world.h"
+#include "cli/text.h"
 
 namespace weightwire {
 namespace {
@@ -22,21 +22,21 @@ namespace {
 struct CheckoutOptions {
   std::string run;
   std::filesystem::path directory;
-  bool carry_code = false;
+  bool include_code = false;
   std::size_t threads = 0;
   bool json = false;
 };
 
-Status RunCheckout(const CheckoutOptions& options, const World& world) {
+Status RunCheckout(const CheckoutOptions& options, const CommandTools& tools) {
   WW_TRY(const RunAddress address, ParseRunAddress(options.run));
   WW_RETURN_IF_ERROR(CheckNameIsFree(options.directory));
-  WW_TRY(const Machine machine, Machine::Make(options.threads));
-  WW_TRY(const OpenedRun opened, OpenRun(address.location, world));
+  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const OpenedRun opened, OpenRun(address.location, tools));
   WW_TRY(const KnownRecord version, ReadVersion(opened.run, address.version));
   {
     const InterruptGuard interrupt;
     WW_RETURN_IF_ERROR(
-        FetchVersion(opened.run, version, options.directory, options.carry_code, machine, interrupt, *world.files));
+        FetchVersion(opened.run, version, options.directory, options.include_code, compute, interrupt, *tools.files));
   }
   const Record& record = version.record;
   if (options.json) {
@@ -55,12 +55,12 @@ Status RunCheckout(const CheckoutOptions& options, const World& world) {
 
 }  // namespace
 
-Command AddCheckout(CLI::App& app, const World& world) {
+Command AddCheckout(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<CheckoutOptions>();
   CLI::App& sub = *app.add_subcommand("checkout", "get a version as a plain Hugging Face directory");
   AddRunAtVersion(sub, options->run);
   AddPath(sub, "DIR", options->directory, "the directory to make; must not exist")->required();
-  AddCarryCodeIntoDirectory(sub, options->carry_code);
+  AddIncludeCodeInDirectory(sub, options->include_code);
   AddThreads(sub, options->threads);
   AddJson(sub, options->json);
   sub.footer(
@@ -71,7 +71,7 @@ Command AddCheckout(CLI::App& app, const World& world) {
       "Examples:\n"
       "  weightwire checkout /shared/runs/grpo-7b newest\n"
       "  weightwire checkout s3://bucket/runs/grpo-7b@120 version-120");
-  return {&sub, [options, &world] { return RunCheckout(*options, world); }};
+  return {&sub, [options, &tools] { return RunCheckout(*options, tools); }};
 }
 
 }  // namespace weightwire

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "cli/command.h"
-#include "cli/world.h"
+#include "cli/command_tools.h"
 
 namespace weightwire {
 
-// Each declares a command of `app`. `app` and `world` must outlive what is returned.
+// Each declares a command of `app`. `app` and `tools` must outlive what is returned.
 
 // Two checkpoints, or a checkpoint and a delta:
 Command AddDiff(CLI::App& app);
@@ -15,14 +15,14 @@ Command AddInspect(CLI::App& app);
 Command AddDigest(CLI::App& app);
 
 // A run:
-Command AddInit(CLI::App& app, const World& world);
-Command AddPublish(CLI::App& app, const World& world);
-Command AddLog(CLI::App& app, const World& world);
-Command AddCheckout(CLI::App& app, const World& world);
-Command AddFollow(CLI::App& app, const World& world);
-Command AddAnchor(CLI::App& app, const World& world);
-Command AddGc(CLI::App& app, const World& world);
-Command AddVerify(CLI::App& app, const World& world);
-Command AddLeases(CLI::App& app, const World& world);
+Command AddInit(CLI::App& app, const CommandTools& tools);
+Command AddPublish(CLI::App& app, const CommandTools& tools);
+Command AddLog(CLI::App& app, const CommandTools& tools);
+Command AddCheckout(CLI::App& app, const CommandTools& tools);
+Command AddFollow(CLI::App& app, const CommandTools& tools);
+Command AddAnchor(CLI::App& app, const CommandTools& tools);
+Command AddGc(CLI::App& app, const CommandTools& tools);
+Command AddVerify(CLI::App& app, const CommandTools& tools);
+Command AddLeases(CLI::App& app, const CommandTools& tools);
 
 }  // namespace weightwire

@@ -15,16 +15,15 @@
 
 #include "base/file.h"
 #include "base/result.h"
+#include "cli/checkpoints.h"
 #include "cli/commands/commands.h"
-#include "cli/format_numbers.h"
 #include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/load.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/peers.h"
-#include "cli/progress.h"
 #include "cli/state_pair.h"
-#include "cli/text_table.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
 #include "codec/digest/state.h"
 #include "tensor/json.h"
 
@@ -68,7 +67,7 @@ struct DiffResult {
   [[nodiscard]] bool is_changed(std::size_t tensor) const { return std::strcmp(report(tensor).mode, "unchanged") != 0; }
 };
 
-Result<std::vector<PeerBytes>> MeasurePeers(const DiffResult& result, const Machine& machine) {
+Result<std::vector<PeerBytes>> MeasurePeers(const DiffResult& result, const Compute& compute) {
   const StatePair& pair = result.pair;
   std::vector<std::size_t> order;
   std::uint64_t total = 0;
@@ -82,11 +81,11 @@ Result<std::vector<PeerBytes>> MeasurePeers(const DiffResult& result, const Mach
                    [&](std::size_t a, std::size_t b) { return pair.new_bytes[a].size() > pair.new_bytes[b].size(); });
   std::vector<PeerBytes> peers(pair.layout_after.size());
   std::vector<PeerMeter> meters;
-  for (std::size_t i = 0; i < machine.pool->threads(); ++i) meters.emplace_back(*machine.kernels);
+  for (std::size_t i = 0; i < compute.pool->threads(); ++i) meters.emplace_back(*compute.kernels);
   Progress progress("measuring other formats", total);
   std::mutex mutex;
   Status first_error;  // guarded by mutex
-  machine.pool->ParallelFor(order.size(), [&](std::size_t k, std::size_t worker) {
+  compute.pool->ParallelFor(order.size(), [&](std::size_t k, std::size_t worker) {
     const std::size_t tensor = order[k];
     const auto origin = pair.Origin(tensor);
     auto measured = meters[worker].Measure(origin ? pair.old_bytes[*origin] : std::span<const std::uint8_t>(),
@@ -254,10 +253,10 @@ Status WriteDelta(const DiffOptions& options, std::span<const std::uint8_t> byte
 }
 
 Result<EncodedDelta> Encode(const StatePair& pair, const std::vector<Digest>& digests, CodingRequest coding,
-                            const Machine& machine) {
+                            const Compute& compute) {
   const EncodeRequest request = RequestFor(pair, digests, coding);
   const Progress progress("comparing and encoding");
-  return EncodeDelta(request, *machine.kernels, *machine.pool);
+  return EncodeDelta(request, *compute.kernels, *compute.pool);
 }
 
 Status RunDiff(const DiffOptions& options) {
@@ -278,12 +277,12 @@ Status RunDiff(const DiffOptions& options) {
                    fmt::format("{} cannot be written: it is one of the two checkpoints", options.delta_path->string()));
     }
   }
-  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.threads));
   WW_TRY(const Checkpoint old_state, OpenCheckpoint(options.old_path));
   WW_TRY(const Checkpoint new_state, OpenCheckpoint(options.new_path));
   const StatePair pair{old_state.layout(), new_state.layout(), TensorBytes(old_state), TensorBytes(new_state)};
-  const std::vector<Digest> digests = DigestInFull(old_state, "digesting " + options.old_path.string(), machine);
-  WW_TRY(const EncodedDelta delta, Encode(pair, digests, *coding, machine));
+  const std::vector<Digest> digests = DigestInFull(old_state, "digesting " + options.old_path.string(), compute);
+  WW_TRY(const EncodedDelta delta, Encode(pair, digests, *coding, compute));
 
   DiffResult result{.pair = pair,
                     .delta = delta,
@@ -296,7 +295,7 @@ Status RunDiff(const DiffOptions& options) {
                     .peers_total = {}};
   CountChanges(result);
   if (options.compare) {
-    WW_TRY(result.peers, MeasurePeers(result, machine));
+    WW_TRY(result.peers, MeasurePeers(result, compute));
     result.peers_total = PeerBytes();
     for (const PeerBytes& peer : *result.peers) *result.peers_total += peer;
   }

@@ -6,12 +6,11 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/checkpoints.h"
 #include "cli/commands/commands.h"
-#include "cli/format_numbers.h"
-#include "cli/json_output.h"
-#include "cli/load.h"
+#include "cli/json.h"
 #include "cli/options.h"
-#include "cli/text_table.h"
+#include "cli/text.h"
 #include "codec/digest/state.h"
 
 namespace weightwire {
@@ -57,9 +56,9 @@ void ReportText(const Layout& layout, const std::vector<Digest>& digests, const 
 }
 
 Status RunDigest(const DigestOptions& options) {
-  WW_TRY(const Machine machine, Machine::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.threads));
   WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
-  const std::vector<Digest> digests = DigestInFull(checkpoint, "digesting " + options.checkpoint.string(), machine);
+  const std::vector<Digest> digests = DigestInFull(checkpoint, "digesting " + options.checkpoint.string(), compute);
   if (options.json) {
     ReportJson(checkpoint.layout(), digests, options);
   } else {

@@ -12,20 +12,19 @@
 #include <utility>
 
 #include "base/result.h"
-#include "cli/child.h"
+#include "cli/checkpoints.h"
+#include "cli/command_tools.h"
 #include "cli/commands/commands.h"
 #include "cli/durations.h"
-#include "cli/format_numbers.h"
+#include "cli/exec_state.h"
 #include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/live_line.h"
-#include "cli/load.h"
+#include "cli/json.h"
 #include "cli/missing_run.h"
 #include "cli/options.h"
-#include "cli/progress.h"
-#include "cli/told.h"
+#include "cli/shell_command.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
 #include "cli/vllm_server.h"
-#include "cli/world.h"
 #include "follow/follower.h"
 #include "follow/mirror/mirror.h"
 #include "follow/mirror/swap_mirror.h"
@@ -44,14 +43,14 @@ struct FollowOptions {
   bool once = false;
   std::optional<Version> until;
   std::optional<std::chrono::milliseconds> timeout;  // for `until`
-  std::optional<Version> stand_still;
+  std::optional<Version> pin;
   std::optional<std::string> exec;  // after each update
   std::optional<std::string> vllm;  // the URL of a server that is brought along
   bool every_version = false;
-  bool swap = false;        // whole copies behind a link, for readers that take no lock
-  bool adopt = false;       // take over a directory that has files
-  bool carry_code = false;  // and files that could run as code
-  bool check = true;        // digest what the mirror holds, in full, before going on from it
+  bool swap = false;          // whole copies behind a link, for readers that take no lock
+  bool adopt = false;         // take over a directory that has files
+  bool include_code = false;  // and files that could run as code
+  bool check = true;          // digest what the mirror holds, in full, before going on from it
   bool keep_lease = true;
   std::optional<std::string> name;
   std::chrono::milliseconds poll{2'000};
@@ -63,8 +62,8 @@ std::int64_t Milliseconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
 }
 
-void PrintLine(const JsonOutput& json) {
-  fmt::print("{}\n", json.dump(-1, ' ', false, JsonOutput::error_handler_t::replace));
+void PrintEvent(const JsonOutput& json) {
+  PrintJsonLine(json);
   std::fflush(stdout);
 }
 
@@ -79,7 +78,7 @@ void PrintEnd(const FollowOptions& options, FollowEnd end, const FollowerStatus&
     json["anchors_loaded"] = status.anchors_loaded;
     json["bytes_fetched"] = status.bytes_fetched;
     json["detours"] = status.detours;
-    PrintLine(json);
+    PrintEvent(json);
     return;
   }
   if (!status.held.has_value()) {
@@ -91,7 +90,7 @@ void PrintEnd(const FollowOptions& options, FollowEnd end, const FollowerStatus&
 
 void PrintWarning(const std::string& sentence) { fmt::print(stderr, "weightwire: {}\n", sentence); }
 
-// What the user sees of it.
+// Prints events, and the status line on a terminal.
 class Reporter {
  public:
   Reporter(const FollowOptions& options, const Follower& follower, const std::optional<Held>& held, const Clock& clock)
@@ -122,7 +121,7 @@ class Reporter {
       json["state"] = ToHex(record.state);
       json["bytes_fetched"] = bytes;
       json["milliseconds"] = Milliseconds(took);
-      PrintLine(json);
+      PrintEvent(json);
       return;
     }
     const std::string skipped =
@@ -141,7 +140,7 @@ class Reporter {
         json["code"] = static_cast<int>(error->code());
         json["error"] = error->message();
       }
-      PrintLine(json);
+      PrintEvent(json);
       return;
     }
     if (error.has_value()) {
@@ -151,14 +150,14 @@ class Reporter {
     }
   }
 
-  // A server that is brought along holds it.
+  // The server of --vllm holds the version.
   void Served(Version version) {
     line_.Erase();
     if (options_.json) {
       JsonOutput json;
       json["event"] = "served";
       json["version"] = version;
-      PrintLine(json);
+      PrintEvent(json);
       return;
     }
     fmt::print("{} serves version {}\n", *options_.vllm, version);
@@ -207,23 +206,23 @@ class CommandRunner {
         reporter_(reporter),
         interrupt_(interrupt) {}
 
-  // To be told of each step: what is held from an earlier start is caught up on, once it is clear that nothing newer
-  // comes at once. As below otherwise.
+  // Call after each step. Runs the command for the version that an earlier start left, unless a newer one comes first.
+  // Returns what Run returns.
   Status Stepped(FollowerStep step) {
     const bool is_last_chance = step == FollowerStep::kUpToDate;
     if (step != FollowerStep::kApply && !is_last_chance) return Ok();
     if (!std::exchange(catches_up_, false) || !is_last_chance) return Ok();
     const auto held = mirror_.held();
-    if (!held.has_value() || WasTold(files_, options_.directory, *held)) return Ok();
+    if (!held.has_value() || ExecSucceeded(files_, options_.directory, *held)) return Ok();
     return Run();
   }
 
-  // An error when there is no use in going on; otherwise what goes wrong is said, and the next start tries again.
+  // Returns an error only with --once. Otherwise prints it, and the next start runs the command again.
   Status Run() {
     if (!options_.exec.has_value()) return Ok();
     const Held held = *mirror_.held();
     Status ran = RunFor(held);
-    if (ran.ok()) ran = RememberTold(files_, options_.directory, held);
+    if (ran.ok()) ran = RememberExecSuccess(files_, options_.directory, held);
     if (ran.ok() || options_.once) return ran;
     reporter_.Warn(ran.error().message());
     return Ok();
@@ -250,7 +249,7 @@ class CommandRunner {
   bool catches_up_ = true;
 };
 
-// Keeps a vLLM server at what the mirror holds, whenever there is time.
+// Keeps a vLLM server at the version that the mirror holds.
 class ServerKeeper {
  public:
   ServerKeeper(const FollowOptions& options, const Mirror& mirror, Reporter& reporter)
@@ -261,7 +260,7 @@ class ServerKeeper {
     if (options.vllm.has_value()) server_.emplace(*options.vllm);
   }
 
-  // An error when there is no use in going on. Otherwise what goes wrong is said, and tried again the next time.
+  // Returns an error with --once, or if the server failed. Otherwise prints the error; the next call tries again.
   Status Keep() {
     if (!server_.has_value() || !mirror_.held().has_value()) return Ok();
     const Held held = *mirror_.held();
@@ -287,8 +286,8 @@ class ServerKeeper {
 };
 
 Status CheckOptions(const FollowOptions& options) {
-  if (options.until.has_value() && options.stand_still.has_value()) {
-    return Error(ErrorCode::kInvalidArgument, "give either --until or --stand-still, not both");
+  if (options.until.has_value() && options.pin.has_value()) {
+    return Error(ErrorCode::kInvalidArgument, "give either --until or --pin, not both");
   }
   if (options.timeout.has_value() && !options.until.has_value()) {
     return Error(ErrorCode::kInvalidArgument, "--timeout goes with --until");
@@ -300,12 +299,25 @@ Status CheckOptions(const FollowOptions& options) {
   return Ok();
 }
 
-Result<std::unique_ptr<Mirror>> OpenInPlace(FileSystem& files, const std::filesystem::path& directory,
-                                            const MirrorOptions& options, const Kernels& kernels, ThreadPool& pool) {
-  return OpenMirror(files, directory, options, kernels, pool);
+Result<std::unique_ptr<Mirror>> OpenMirrorFor(const FollowOptions& options, FileSystem& files, const Compute& compute) {
+  MirrorOptions mirror;
+  mirror.adopt = options.adopt;
+  mirror.check = options.check;
+  mirror.carry_code = options.include_code;
+  if (options.swap) return OpenSwapMirror(files, options.directory, mirror, *compute.kernels, *compute.pool);
+  return OpenMirror(files, options.directory, mirror, *compute.kernels, *compute.pool);
 }
 
-// Waits as another sleeper does, but no longer than until a deadline; if there is none, as long as it is told.
+FollowerOptions FollowerOptionsFrom(const FollowOptions& options) {
+  FollowerOptions follower;
+  follower.name = options.name.value_or(DefaultFollowerName(options.directory));
+  follower.keep_lease = options.keep_lease;
+  follower.every_version = options.every_version;
+  follower.fetch_threads = TransferOptions().threads;
+  return follower;
+}
+
+// Waits as another sleeper does, but not beyond a deadline, if there is one.
 class DeadlineSleeper final : public Sleeper {
  public:
   DeadlineSleeper(Sleeper& sleeper, const Clock& clock, std::optional<std::chrono::nanoseconds> from_now)
@@ -325,16 +337,16 @@ class DeadlineSleeper final : public Sleeper {
   std::optional<std::chrono::nanoseconds> deadline_;
 };
 
-// The version that was waited for did not come.
+// The version of --until did not come.
 Error TooLate(const FollowOptions& options, const std::optional<Held>& held) {
   return {ErrorCode::kUnavailable,
           fmt::format("version {} did not come in time; {} holds {}", *options.until, options.directory.string(),
                       held.has_value() ? fmt::format("version {}", held->version) : std::string("no version yet"))};
 }
 
-// Asked for by number, and not there.
+// Whether the version of --until or --pin exists.
 Status CheckReached(const FollowOptions& options, const FollowerStatus& status, const Run& run) {
-  const std::optional<Version> wanted = options.until.has_value() ? options.until : options.stand_still;
+  const std::optional<Version> wanted = options.until.has_value() ? options.until : options.pin;
   if (!status.held.has_value()) {
     return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version yet", run.store().Name()));
   }
@@ -346,8 +358,8 @@ Status CheckReached(const FollowOptions& options, const FollowerStatus& status, 
   return Ok();
 }
 
-// The run; nothing if a signal ended the wait for it. Where a version is held already there was one, so another is not
-// made in its place: the location may be wrong.
+// Opens the run, makes it or waits for it. nullopt if a signal or the timeout ended the wait. Never makes a run if the
+// mirror holds a version, because then a run existed and the location may be wrong.
 Result<std::optional<Run>> RunToFollow(const FollowOptions& options, Store& store, const Mirror& mirror,
                                        Sleeper& sleeper) {
   auto run = Run::Open(store);
@@ -363,87 +375,107 @@ Result<std::optional<Run>> RunToFollow(const FollowOptions& options, Store& stor
   return MakeOrAwaitRun(store, missing, sleeper, PrintWarning);
 }
 
-Status RunFollow(const FollowOptions& options, const World& world) {
+// Moves the mirror from version to version, with the server and the command that go with it.
+class Session {
+ public:
+  Session(const FollowOptions& options, const CommandTools& tools, Follower& follower, Mirror& mirror,
+          Reporter& reporter, const InterruptGuard& interrupt, DeadlineSleeper& sleeper)
+      : options_(options),
+        follower_(follower),
+        mirror_(mirror),
+        reporter_(reporter),
+        sleeper_(sleeper),
+        server_(options, mirror, reporter),
+        command_(options, *tools.files, follower, mirror, reporter, interrupt) {}
+
+  // Works until the options' end, a signal or an error. In any case it then syncs the mirror and gives the lease back.
+  Result<FollowEnd> Work() {
+    FollowLoopOptions loop;
+    loop.once = options_.once;
+    loop.until = options_.until;
+    loop.poll = options_.poll;
+    loop.every_version = options_.every_version;
+    FollowLoopEvents events;
+    events.stepped = [this](FollowerStep step) { return Stepped(step); };
+    events.troubled = [this](const std::optional<Error>& error) { reporter_.Troubled(error); };
+    events.applied = [this]() -> Status {
+      reporter_.Applied();
+      WW_RETURN_IF_ERROR(server_.Keep());
+      return command_.Run();
+    };
+    SystemRandom random;
+    const auto end = RunFollower(follower_, loop, {&sleeper_, &random}, events);
+    const Status synced = mirror_.Sync();
+    const Status left = follower_.Leave();
+    if (!end.ok()) return end.error();
+    if (!served_.ok()) return served_.error();
+    if (!synced.ok()) return synced.error();
+    if (end.value() == FollowEnd::kStopped && !InterruptGuard::interrupted()) return TooLate(options_, mirror_.held());
+    if (!left.ok()) reporter_.Warn(left.error().message() + "; the lease stays until it expires");
+    return end;
+  }
+
+ private:
+  // Returns whether to continue.
+  bool Stepped(FollowerStep step) {
+    reporter_.Stepped(step);
+    if (step == FollowerStep::kUpToDate) served_ = server_.Keep();
+    if (served_.ok() && options_.exec.has_value()) served_ = command_.Stepped(step);
+    const auto held = mirror_.held();
+    const bool is_too_late = sleeper_.IsOver() && (!held.has_value() || held->version < *options_.until);
+    return served_.ok() && !InterruptGuard::interrupted() && !is_too_late;
+  }
+
+  const FollowOptions& options_;
+  Follower& follower_;
+  Mirror& mirror_;
+  Reporter& reporter_;
+  DeadlineSleeper& sleeper_;
+  ServerKeeper server_;
+  CommandRunner command_;
+  Status served_ = Ok();  // of the server or the command
+};
+
+Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
   WW_RETURN_IF_ERROR(CheckOptions(options));
-  WW_TRY(const Machine machine, Machine::Make(options.threads));
-  WW_TRY(const auto store, world.open_store(options.run));
+  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const auto store, tools.open_store(options.run));
   if (options.once) {
     const auto there = Run::Open(*store);
     if (!there.ok()) return there.error();
   }
   const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
   SystemClock clock;
-  InterruptSleeper patient;
-  DeadlineSleeper sleeper(patient, clock, options.timeout);
-  MirrorOptions mirror_options;
-  mirror_options.adopt = options.adopt;
-  mirror_options.check = options.check;
-  mirror_options.carry_code = options.carry_code;
-  const auto open = options.swap ? OpenSwapMirror : OpenInPlace;
-  WW_TRY(const auto mirror, open(*world.files, options.directory, mirror_options, *machine.kernels, *machine.pool));
-  WW_TRY(const std::optional<Run> found, RunToFollow(options, *store, *mirror, sleeper));
-  if (!found.has_value()) {
+  InterruptSleeper until_signal;
+  DeadlineSleeper sleeper(until_signal, clock, options.timeout);
+  WW_TRY(const auto mirror, OpenMirrorFor(options, *tools.files, compute));
+  WW_TRY(const std::optional<Run> run, RunToFollow(options, *store, *mirror, sleeper));
+  if (!run.has_value()) {
     if (!InterruptGuard::interrupted()) return TooLate(options, mirror->held());
     PrintEnd(options, FollowEnd::kStopped, FollowerStatus());
     return Ok();
   }
-  const Run& run = *found;
   if (options.adopt && !mirror->held().has_value() && !mirror->damage().has_value()) {
     const Progress progress("digesting what lies there");
-    WW_RETURN_IF_ERROR(AdoptByDigest(run, *mirror));
+    WW_RETURN_IF_ERROR(AdoptByDigest(*run, *mirror));
   }
   SystemRandom random;
-  WW_TRY(const Id id, FollowerIdOf(*world.files, options.directory, random));
-  FollowerOptions follower_options;
-  follower_options.name = options.name.value_or(DefaultFollowerName(options.directory));
-  follower_options.keep_lease = options.keep_lease;
-  follower_options.every_version = options.every_version;
-  follower_options.fetch_threads = TransferOptions().threads;
-  Follower follower(run, *mirror, id, follower_options, {&clock, machine.kernels, machine.pool.get()});
-  if (options.stand_still.has_value()) follower.StandStill(options.stand_still, /*back=*/true);
+  WW_TRY(const Id id, FollowerIdOf(*tools.files, options.directory, random));
+  Follower follower(*run, *mirror, id, FollowerOptionsFrom(options), {&clock, compute.kernels, compute.pool.get()});
+  if (options.pin.has_value()) follower.StandStill(options.pin, /*back=*/true);
 
   Reporter reporter(options, follower, mirror->held(), clock);
   if (mirror->damage().has_value()) reporter.Warn(mirror->damage()->message());
-  FollowLoopOptions loop;
-  loop.once = options.once;
-  loop.until = options.until;
-  loop.poll = options.poll;
-  loop.every_version = options.every_version;
-  ServerKeeper server(options, *mirror, reporter);
-  CommandRunner command(options, *world.files, follower, *mirror, reporter, interrupt);
-  Status served = Ok();
-  FollowLoopEvents events;
-  events.stepped = [&](FollowerStep step) {
-    reporter.Stepped(step);
-    if (step == FollowerStep::kUpToDate) served = server.Keep();
-    if (served.ok() && options.exec.has_value()) served = command.Stepped(step);
-    const bool is_too_late =
-        sleeper.IsOver() && (!mirror->held().has_value() || mirror->held()->version < *options.until);
-    return served.ok() && !InterruptGuard::interrupted() && !is_too_late;
-  };
-  events.troubled = [&](const std::optional<Error>& error) { reporter.Troubled(error); };
-  events.applied = [&]() -> Status {
-    reporter.Applied();
-    WW_RETURN_IF_ERROR(server.Keep());
-    return command.Run();
-  };
-  const auto end = RunFollower(follower, loop, {&sleeper, &random}, events);
-  // Whatever happened: what is written is brought to the disk, and the lease given back.
-  const Status synced = mirror->Sync();
-  const Status left = follower.Leave();
-  if (!end.ok()) return end.error();
-  if (!served.ok()) return served.error();
-  if (!synced.ok()) return synced.error();
-  if (end.value() == FollowEnd::kStopped && !InterruptGuard::interrupted()) return TooLate(options, mirror->held());
-  if (!left.ok()) reporter.Warn(left.error().message() + "; the lease stays until it expires");
-  if (end.value() == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower.status(), run));
-  reporter.Ended(end.value());
+  Session session(options, tools, follower, *mirror, reporter, interrupt, sleeper);
+  WW_TRY(const FollowEnd end, session.Work());
+  if (end == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower.status(), *run));
+  reporter.Ended(end);
   return Ok();
 }
 
 }  // namespace
 
-Command AddFollow(CLI::App& app, const World& world) {
+Command AddFollow(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<FollowOptions>();
   CLI::App& sub = *app.add_subcommand("follow", "keep a directory at the newest version of a run");
   AddRun(sub, options->run, "the run; made, or waited for, if there is none");
@@ -451,8 +483,7 @@ Command AddFollow(CLI::App& app, const World& world) {
   sub.add_flag("--once", options->once, "bring it to the newest version, and end");
   AddNumber(sub, "--until", options->until, "go no further than this version, and end there")->type_name("VERSION");
   AddDuration(sub, "--timeout", options->timeout, "with --until: give up after so long, with an error");
-  AddNumber(sub, "--stand-still", options->stand_still,
-            "hold exactly this version, going back to it if need be, and stay there")
+  AddNumber(sub, "--pin", options->pin, "hold exactly this version, going back to it if need be, and stay there")
       ->type_name("VERSION");
   sub.add_option("--exec", options->exec,
                  "run this command after each update; the mirror stands still until it ends. If it fails, or we are "
@@ -472,7 +503,7 @@ Command AddFollow(CLI::App& app, const World& world) {
   AddDuration(sub, "--poll", options->poll, "how often to ask for a newer version (2s unless given)");
   sub.add_flag("--adopt", options->adopt,
                "take over a directory that has files already: what it holds is found by its digest");
-  AddCarryCodeIntoDirectory(sub, options->carry_code);
+  AddIncludeCodeInDirectory(sub, options->include_code);
   sub.add_flag_callback(
       "--no-check", [options] { options->check = false; },
       "do not read and digest all of what the mirror holds at the start; only if nobody else can have changed it");
@@ -502,7 +533,7 @@ Command AddFollow(CLI::App& app, const World& world) {
       "  weightwire follow /shared/runs/grpo-7b mirror --once\n"
       "  weightwire follow s3://bucket/runs/grpo-7b mirror --exec 'systemctl reload my-server'\n"
       "  weightwire follow s3://bucket/runs/grpo-7b mirror --vllm http://localhost:8000");
-  return {&sub, [options, &world] { return RunFollow(*options, world); }};
+  return {&sub, [options, &tools] { return RunFollow(*options, tools); }};
 }
 
 }  // namespace weightwire

@@ -8,17 +8,16 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/command_tools.h"
 #include "cli/commands/commands.h"
 #include "cli/durations.h"
-#include "cli/format_numbers.h"
 #include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/live_line.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/retry.h"
 #include "cli/run_access.h"
-#include "cli/text_table.h"
-#include "cli/world.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
 
 namespace weightwire {
 namespace {
@@ -79,9 +78,9 @@ void ReportText(const GcCommandOptions& options, const Collector& collector) {
   if (progress.more) fmt::print("There is more than one pass removes: run it again.\n");
 }
 
-Status RunGc(const GcCommandOptions& options, const World& world) {
+Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
   WW_RETURN_IF_ERROR(CheckPolicy(options.gc.policy));
-  WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
+  WW_TRY(const OpenedRun opened, OpenRun(options.run, tools));
   if (!options.gc.dry_run) WW_RETURN_IF_ERROR(opened.run.CheckMayWrite());
   SystemRandom random;
   GcOptions gc = options.gc;
@@ -119,7 +118,7 @@ Status RunGc(const GcCommandOptions& options, const World& world) {
 
 }  // namespace
 
-Command AddGc(CLI::App& app, const World& world) {
+Command AddGc(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<GcCommandOptions>();
   CLI::App& sub = *app.add_subcommand("gc", "remove old deltas and anchors that nobody needs");
   AddRun(sub, options->run, "the run");
@@ -139,7 +138,7 @@ Command AddGc(CLI::App& app, const World& world) {
       "Examples:\n"
       "  weightwire gc /shared/runs/grpo-7b --dry-run\n"
       "  weightwire gc /shared/runs/grpo-7b --keep-anchors 2 --min-age 6h");
-  return {&sub, [options, &world] { return RunGc(*options, world); }};
+  return {&sub, [options, &tools] { return RunGc(*options, tools); }};
 }
 
 }  // namespace weightwire

@@ -6,10 +6,10 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/command_tools.h"
 #include "cli/commands/commands.h"
-#include "cli/json_output.h"
+#include "cli/json.h"
 #include "cli/options.h"
-#include "cli/world.h"
 #include "log/run.h"
 #include "runner/init_run.h"
 
@@ -23,8 +23,8 @@ struct InitOptions {
   bool json = false;
 };
 
-Status RunInit(const InitOptions& options, const World& world) {
-  WW_TRY(const auto store, world.open_store(options.run));
+Status RunInit(const InitOptions& options, const CommandTools& tools) {
+  WW_TRY(const auto store, tools.open_store(options.run));
   bool made = false;
   WW_TRY(const Run run, InitRun(*store, options.single_writer, &made));
   if (!made && options.single_writer && !run.manifest().single_writer) {
@@ -32,10 +32,10 @@ Status RunInit(const InitOptions& options, const World& world) {
                  fmt::format("there is a run at {} already, and it was made for several writers; nothing was changed",
                              options.run));
   }
-  // What cannot be found out is no reason to fail.
+  // An error of this check is ignored.
   bool is_public = false;
-  if (world.is_public) {
-    const auto found = world.is_public(options.run, kRunManifestKey);
+  if (tools.is_public) {
+    const auto found = tools.is_public(options.run, kRunManifestKey);
     is_public = found.ok() && found.value();
   }
   if (is_public) {
@@ -63,7 +63,7 @@ Status RunInit(const InitOptions& options, const World& world) {
 
 }  // namespace
 
-Command AddInit(CLI::App& app, const World& world) {
+Command AddInit(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<InitOptions>();
   CLI::App& sub = *app.add_subcommand("init", "make a run: one chain of versions in a bucket or a directory");
   AddRun(sub, options->run, "where: a URL or a path");
@@ -77,7 +77,7 @@ Command AddInit(CLI::App& app, const World& world) {
       "Examples:\n"
       "  weightwire init /shared/runs/grpo-7b\n"
       "  weightwire init s3://bucket/runs/grpo-7b");
-  return {&sub, [options, &world] { return RunInit(*options, world); }};
+  return {&sub, [options, &tools] { return RunInit(*options, tools); }};
 }
 
 }  // namespace weightwire

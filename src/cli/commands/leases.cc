@@ -6,11 +6,11 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/command_tools.h"
 #include "cli/commands/commands.h"
 #include "cli/followers.h"
 #include "cli/options.h"
 #include "cli/run_access.h"
-#include "cli/world.h"
 
 namespace weightwire {
 namespace {
@@ -20,8 +20,8 @@ struct LeasesOptions {
   bool json = false;
 };
 
-Status RunLeases(const LeasesOptions& options, const World& world) {
-  WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
+Status RunLeases(const LeasesOptions& options, const CommandTools& tools) {
+  WW_TRY(const OpenedRun opened, OpenRun(options.run, tools));
   WW_TRY(const auto newest, opened.run.FindNewest(std::nullopt));
   const std::optional<Version> newest_version =
       newest.has_value() ? std::optional(newest->record.version) : std::nullopt;
@@ -49,7 +49,7 @@ Status RunLeases(const LeasesOptions& options, const World& world) {
 
 }  // namespace
 
-Command AddLeases(CLI::App& app, const World& world) {
+Command AddLeases(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<LeasesOptions>();
   CLI::App& sub = *app.add_subcommand("leases", "show who follows a run, and what they still need");
   AddRun(sub, options->run, "the run");
@@ -60,7 +60,7 @@ Command AddLeases(CLI::App& app, const World& world) {
       "\n"
       "Example:\n"
       "  weightwire leases /shared/runs/grpo-7b");
-  return {&sub, [options, &world] { return RunLeases(*options, world); }};
+  return {&sub, [options, &tools] { return RunLeases(*options, tools); }};
 }
 
 }  // namespace weightwire

@@ -14,15 +14,15 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/command_tools.h"
 #include "cli/commands/commands.h"
 #include "cli/followers.h"
-#include "cli/format_numbers.h"
 #include "cli/interrupt.h"
-#include "cli/json_output.h"
+#include "cli/json.h"
 #include "cli/options.h"
-#include "cli/progress.h"
 #include "cli/run_access.h"
-#include "cli/world.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
 #include "runner/follow_loop.h"
 
 namespace weightwire {
@@ -154,7 +154,7 @@ class FollowerWatch {
     if (json_) {
       JsonOutput json;
       json["follower"] = ToJsonOutput(follower);
-      fmt::print("{}\n", json.dump(-1, ' ', false, JsonOutput::error_handler_t::replace));
+      PrintJsonLine(json);
       return;
     }
     const Lease& lease = follower.lease;
@@ -183,7 +183,7 @@ Status Watch(const Run& run, Reader& reader, Version next, bool json) {
       // An anchor of a version may be complete only after it; of one without a delta it is before.
       if (!line.value()->record.delta.has_value()) line.value()->anchor = true;
       if (json) {
-        fmt::print("{}\n", ToJsonOutput(*line.value()).dump());
+        PrintJsonLine(ToJsonOutput(*line.value()));
       } else {
         Print(*line.value());
       }
@@ -198,8 +198,8 @@ Status Watch(const Run& run, Reader& reader, Version next, bool json) {
   }
 }
 
-Status RunLog(const LogOptions& options, const World& world) {
-  WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
+Status RunLog(const LogOptions& options, const CommandTools& tools) {
+  WW_TRY(const OpenedRun opened, OpenRun(options.run, tools));
   const Run& run = opened.run;
   WW_TRY(const auto newest, run.FindNewest(std::nullopt));
   const std::uint64_t count = newest.has_value() ? newest->record.version + 1 : 0;
@@ -224,7 +224,7 @@ Status RunLog(const LogOptions& options, const World& world) {
   }
   const std::optional<Version> newest_version = count > 0 ? std::optional(count - 1) : std::nullopt;
   if (options.json && options.watch) {
-    for (const Line& line : lines) fmt::print("{}\n", ToJsonOutput(line).dump());
+    for (const Line& line : lines) PrintJsonLine(ToJsonOutput(line));
     return Watch(run, reader, count, true);
   }
   if (options.json) {
@@ -258,7 +258,7 @@ Status RunLog(const LogOptions& options, const World& world) {
 
 }  // namespace
 
-Command AddLog(CLI::App& app, const World& world) {
+Command AddLog(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<LogOptions>();
   CLI::App& sub = *app.add_subcommand("log", "show the versions of a run, what they cost, and who follows");
   AddRun(sub, options->run, "the run");
@@ -276,7 +276,7 @@ Command AddLog(CLI::App& app, const World& world) {
       "Examples:\n"
       "  weightwire log /shared/runs/grpo-7b --last 20\n"
       "  weightwire log /shared/runs/grpo-7b --watch");
-  return {&sub, [options, &world] { return RunLog(*options, world); }};
+  return {&sub, [options, &tools] { return RunLog(*options, tools); }};
 }
 
 }  // namespace weightwire

@@ -12,15 +12,15 @@
 #include <utility>
 
 #include "base/result.h"
+#include "cli/checkpoints.h"
+#include "cli/command_tools.h"
 #include "cli/commands/commands.h"
-#include "cli/format_numbers.h"
 #include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/load.h"
+#include "cli/json.h"
 #include "cli/options.h"
-#include "cli/progress.h"
 #include "cli/run_access.h"
-#include "cli/world.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
 #include "codec/digest/state.h"
 #include "publish/publisher.h"
 #include "runner/follow_loop.h"
@@ -39,31 +39,32 @@ struct PublishOptions {
   std::uint64_t anchor_every = 100;
   std::uint64_t anchor_percent = 100;
   bool single_writer = false;       // if the run has to be made
-  bool carry_code = false;          // into anchors, what could run as code too
+  bool include_code = false;        // into anchors, what could run as code too
   bool drop_lost_versions = false;  // what is spooled and another publisher has taken the place of
   // How long to go on when the store cannot be reached.
-  std::chrono::seconds patience{600};
+  std::chrono::seconds retry_for{600};
   std::size_t threads = 0;
   bool json = false;
 };
 
 using std::chrono::nanoseconds;
 
-// Does the publisher's work on this thread: until `finished`, a signal, or an error that no waiting mends.
-class Worker {
+// Runs the publisher's jobs on this thread. Retries transient errors for as long as the user allows.
+class WorkLoop {
  public:
-  Worker(Publisher& publisher, const PublishOptions& options, const Clock& clock)
+  WorkLoop(Publisher& publisher, const PublishOptions& options, const Clock& clock)
       : publisher_(publisher), options_(options), clock_(clock) {}
 
-  // An anchor by policy keeps no version waiting, so what goes wrong with one counts only once nothing else is left.
+  // From now on an error of an anchor ends the loop too. It does not before, because no version waits for an anchor.
   void CountAnchors() { count_anchors_ = true; }
 
+  // Works until `finished` returns true. An error after a signal, or if retrying does not help.
   template <typename Finished>
   Status WorkUntil(const Finished& finished) {
     while (!finished()) {
       if (InterruptGuard::interrupted()) return Error(ErrorCode::kIo, "interrupted");
       if (publisher_.Work()) {
-        WW_RETURN_IF_ERROR(CheckTrouble());
+        WW_RETURN_IF_ERROR(CheckError());
         continue;
       }
       if (publisher_.idle()) break;
@@ -83,35 +84,35 @@ class Worker {
     return next.has_value() ? std::max(*next - clock_.Monotonic(), nanoseconds(0)) : kNothingKnown;
   }
 
-  // What goes wrong is said once, and waited for as long as the user has patience.
-  Status CheckTrouble() {
+  // Prints an error when it begins. Returns it if it cannot be retried, or has been for --retry-for.
+  Status CheckError() {
     const PipelineStatus status = publisher_.status().pipeline;
     if (status.stopped.has_value()) return *status.stopped;
-    const std::optional<Error>& trouble = count_anchors_ ? status.anchor_error : status.last_error;
-    if (!trouble.has_value()) {
+    const std::optional<Error>& failed = count_anchors_ ? status.anchor_error : status.last_error;
+    if (!failed.has_value()) {
       began_.reset();
       return Ok();
     }
-    const Error& error = *trouble;
+    const Error& error = *failed;
     if (!MayPass(error)) return error;
     if (!began_.has_value()) {
       began_ = clock_.Monotonic();
       fmt::print(stderr, "weightwire: {}; trying again\n", error.message());
     }
-    return clock_.Monotonic() - *began_ > options_.patience ? Status(error) : Ok();
+    return clock_.Monotonic() - *began_ > options_.retry_for ? Status(error) : Ok();
   }
 
   Publisher& publisher_;
   const PublishOptions& options_;
   const Clock& clock_;
   bool count_anchors_ = false;
-  std::optional<nanoseconds> began_;  // of the trouble
+  std::optional<nanoseconds> began_;  // when the present error began
 };
 
 struct Outcome {
   TicketStatus ticket;
   ModelSize model;
-  std::uint64_t bytes = 0;        // sent for the version: its delta, or its anchor where it has none
+  std::uint64_t bytes = 0;        // sent for the version: its delta, or its anchor if it has no delta
   bool first_of_chain = false;    // it has no delta
   std::optional<Version> anchor;  // one that was written after it
   double seconds = 0;
@@ -157,12 +158,12 @@ void ReportText(const PublishOptions& options, const Outcome& outcome) {
 
 // The step of a version whose step the user did not say.
 Result<std::uint64_t> DefaultStep(const Run& run, const Checkpoint& checkpoint, const PublishOptions& options,
-                                  const Machine& machine) {
+                                  const Compute& compute) {
   WW_TRY(const auto newest, run.FindNewest(std::nullopt));
   if (!newest.has_value()) return std::uint64_t{0};
   const Record& record = newest->record;
   if (checkpoint.layout().hash() == record.layout) {
-    const auto digests = DigestInFull(checkpoint, "digesting " + options.checkpoint.string(), machine);
+    const auto digests = DigestInFull(checkpoint, "digesting " + options.checkpoint.string(), compute);
     if (StateDigest(checkpoint.layout(), digests) == record.state) return record.step;
   }
   if (record.step == std::numeric_limits<std::uint64_t>::max()) {
@@ -172,87 +173,106 @@ Result<std::uint64_t> DefaultStep(const Run& run, const Checkpoint& checkpoint, 
   return record.step + 1;
 }
 
-Status RunPublish(const PublishOptions& options, const World& world) {
-  const auto started = std::chrono::steady_clock::now();
-  WW_TRY(const Machine machine, Machine::Make(options.threads));
-  WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
-  WW_TRY(const auto store, world.open_store(options.run));
-  WW_TRY(const Run run, InitRun(*store, options.single_writer, nullptr));
-  WW_TRY(const auto state_directory, StateDirectory(options.state_directory, run.id()));
-  SystemClock clock;
-  SystemRandom random;
-  const InterruptGuard interrupt;
+PublisherOptions PublisherOptionsFrom(const PublishOptions& options, const Checkpoint& checkpoint,
+                                      const std::filesystem::path& state_directory) {
+  PublisherOptions publisher;
+  publisher.pipeline.anchor_every = options.anchor_every;
+  publisher.pipeline.anchor_percent = options.anchor_percent;
+  publisher.state_directory = state_directory;
+  publisher.base_in_file = true;
+  publisher.carry_code = options.include_code;
+  publisher.drop_lost_versions = options.drop_lost_versions;
+  if (!checkpoint.directory().empty()) publisher.carried_directory = checkpoint.directory();
+  publisher.anchor_files.adapter = checkpoint.files().front().name == kAdapterFileName;
+  return publisher;
+}
 
-  PublisherOptions publisher_options;
-  publisher_options.pipeline.anchor_every = options.anchor_every;
-  publisher_options.pipeline.anchor_percent = options.anchor_percent;
-  publisher_options.state_directory = state_directory;
-  publisher_options.base_in_file = true;
-  publisher_options.carry_code = options.carry_code;
-  publisher_options.drop_lost_versions = options.drop_lost_versions;
-  if (!checkpoint.directory().empty()) publisher_options.carried_directory = checkpoint.directory();
-  publisher_options.anchor_files.adapter = checkpoint.files().front().name == kAdapterFileName;
-  PublisherTools tools;
-  tools.clock = &clock;
-  tools.random = &random;
-  tools.files = world.files;
-  tools.kernels = machine.kernels;
-  tools.pool = machine.pool.get();
-  WW_TRY(const auto publisher, Publisher::Open(run, publisher_options, tools));
-  for (const std::string& warning : publisher->status().warnings) fmt::print(stderr, "weightwire: {}\n", warning);
+// Works until `finished`. An error says where the unsent versions are kept, if there are any.
+template <typename Finished>
+Status SendUntil(WorkLoop& work, Publisher& publisher, const std::filesystem::path& state_directory,
+                 const Finished& finished) {
+  const Status status = work.WorkUntil(finished);
+  if (status.ok() || publisher.idle() || status.error().code() == ErrorCode::kMismatch) return status;
+  return Error(status.error().code(), fmt::format("{}; what is not sent yet stays in {} and goes with the next publish",
+                                                  status.error().message(), state_directory.string()));
+}
 
-  // What an earlier process has left comes first, so that the newest version is known.
-  Worker worker(*publisher, options, clock);
-  const std::string stays =
-      fmt::format("; what is not sent yet stays in {} and goes with the next publish", state_directory.string());
-  const auto say_what_stays = [&](const Status& status) {
-    if (status.ok() || publisher->idle() || status.error().code() == ErrorCode::kMismatch) return status;
-    return Status(Error(status.error().code(), status.error().message() + stays));
-  };
-  WW_RETURN_IF_ERROR(say_what_stays(worker.WorkUntil([&] { return publisher->idle(); })));
+// Publishes the checkpoint and waits until its version is final.
+Result<TicketStatus> PublishCheckpoint(const PublishOptions& options, const Run& run, const Checkpoint& checkpoint,
+                                       const Compute& compute, Publisher& publisher, WorkLoop& work,
+                                       const std::filesystem::path& state_directory) {
+  // First sends what an earlier process has left, so that the newest version is known.
+  WW_RETURN_IF_ERROR(SendUntil(work, publisher, state_directory, [&] { return publisher.idle(); }));
   std::uint64_t step = 0;
   if (options.step.has_value()) {
     step = *options.step;
   } else {
-    WW_TRY(step, DefaultStep(run, checkpoint, options, machine));
+    WW_TRY(step, DefaultStep(run, checkpoint, options, compute));
   }
   const StateBits bits{std::make_shared<const Layout>(checkpoint.layout()), TensorBytes(checkpoint)};
   std::optional<Ticket> ticket;
   {
     const Progress progress("comparing with the version before");
-    WW_TRY(ticket, publisher->Publish(bits, step));
+    WW_TRY(ticket, publisher.Publish(bits, step));
   }
-  WW_CHECK(ticket.has_value());  // nothing is on its way, so there is room
-  {
-    const Progress progress("sending");
-    WW_RETURN_IF_ERROR(say_what_stays(worker.WorkUntil([&] { return (*ticket)->IsFinal(); })));
+  WW_CHECK(ticket.has_value());  // nothing is pending, so there is room
+  const Progress progress("sending");
+  WW_RETURN_IF_ERROR(SendUntil(work, publisher, state_directory, [&] { return (*ticket)->IsFinal(); }));
+  const TicketStatus status = **ticket;
+  if (status.stage != TicketStage::kFailed) return status;
+  return status.error.value_or(Error(ErrorCode::kIo, "the version was not published"));
+}
+
+// Writes the anchor that is due after a committed version, if one is.
+Status WriteDueAnchor(Publisher& publisher, WorkLoop& work, Outcome& outcome) {
+  const auto before = publisher.status().pipeline.newest_anchor;
+  outcome.first_of_chain = before.has_value() && before->name.version == *outcome.ticket.version;
+  if (outcome.first_of_chain) outcome.bytes = before->bytes;
+  const Progress progress("writing an anchor");
+  work.CountAnchors();
+  const Status worked = work.WorkUntil([&] { return publisher.idle(); });
+  const PipelineStatus status = publisher.status().pipeline;
+  if (!worked.ok() && (InterruptGuard::interrupted() || !status.anchor_error.has_value())) {
+    return worked.error().In(fmt::format("version {} is published, but no anchor of it", *outcome.ticket.version));
   }
+  // The version exists anyway, and an anchor is due again with the next one.
+  if (status.anchor_error.has_value()) {
+    fmt::print(stderr, "weightwire: version {} is published, but without its anchor: {}\n", *outcome.ticket.version,
+               status.anchor_error->message());
+  }
+  const auto& newest = status.newest_anchor;
+  if (!outcome.first_of_chain && newest.has_value() && newest != before) outcome.anchor = newest->name.version;
+  return Ok();
+}
+
+Status RunPublish(const PublishOptions& options, const CommandTools& tools) {
+  const auto started = std::chrono::steady_clock::now();
+  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
+  WW_TRY(const auto store, tools.open_store(options.run));
+  WW_TRY(const Run run, InitRun(*store, options.single_writer, nullptr));
+  WW_TRY(const auto state_directory, StateDirectory(options.state_directory, run.id()));
+  SystemClock clock;
+  SystemRandom random;
+  const InterruptGuard interrupt;
+  PublisherTools publisher_tools;
+  publisher_tools.clock = &clock;
+  publisher_tools.random = &random;
+  publisher_tools.files = tools.files;
+  publisher_tools.kernels = compute.kernels;
+  publisher_tools.pool = compute.pool.get();
+  WW_TRY(const auto publisher,
+         Publisher::Open(run, PublisherOptionsFrom(options, checkpoint, state_directory), publisher_tools));
+  for (const std::string& warning : publisher->status().warnings) fmt::print(stderr, "weightwire: {}\n", warning);
+
+  WorkLoop work(*publisher, options, clock);
   Outcome outcome;
-  outcome.ticket = **ticket;
+  WW_TRY(outcome.ticket, PublishCheckpoint(options, run, checkpoint, compute, *publisher, work, state_directory));
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   outcome.model = SizeOf(checkpoint.layout());
   outcome.bytes = outcome.ticket.bytes;
-  if (outcome.ticket.stage == TicketStage::kFailed) {
-    return outcome.ticket.error.value_or(Error(ErrorCode::kIo, "the version was not published"));
-  }
-  const auto anchor_before = publisher->status().pipeline.newest_anchor;
   if (outcome.ticket.stage == TicketStage::kCommitted) {
-    outcome.first_of_chain = anchor_before.has_value() && anchor_before->name.version == *outcome.ticket.version;
-    if (outcome.first_of_chain) outcome.bytes = anchor_before->bytes;
-    const Progress progress("writing an anchor");
-    worker.CountAnchors();
-    const Status worked = worker.WorkUntil([&] { return publisher->idle(); });
-    const PipelineStatus status = publisher->status().pipeline;
-    if (!worked.ok() && (InterruptGuard::interrupted() || !status.anchor_error.has_value())) {
-      return worked.error().In(fmt::format("version {} is published, but no anchor of it", *outcome.ticket.version));
-    }
-    // The version is there all the same; an anchor is due again with the next one.
-    if (status.anchor_error.has_value()) {
-      fmt::print(stderr, "weightwire: version {} is published, but without its anchor: {}\n", *outcome.ticket.version,
-                 status.anchor_error->message());
-    }
-    const auto& anchor = status.newest_anchor;
-    if (!outcome.first_of_chain && anchor.has_value() && anchor != anchor_before) outcome.anchor = anchor->name.version;
+    WW_RETURN_IF_ERROR(WriteDueAnchor(*publisher, work, outcome));
   }
   if (options.json) {
     ReportJson(options, run, outcome);
@@ -264,7 +284,7 @@ Status RunPublish(const PublishOptions& options, const World& world) {
 
 }  // namespace
 
-Command AddPublish(CLI::App& app, const World& world) {
+Command AddPublish(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<PublishOptions>();
   CLI::App& sub = *app.add_subcommand("publish", "add a version to a run, from a checkpoint");
   AddRun(sub, options->run, "the run; made if there is none");
@@ -278,10 +298,10 @@ Command AddPublish(CLI::App& app, const World& world) {
             "write an anchor, a full checkpoint, after so many versions (100 unless given; 0: never by number)");
   AddNumber(sub, "--anchor-percent", options->anchor_percent,
             "and when the deltas since the last one add up to this share of the model (100 unless given; 0: never)");
-  AddDuration(sub, "--patience", options->patience,
+  AddDuration(sub, "--retry-for", options->retry_for,
               "how long to try again while the store cannot be reached, once the run is open (10m unless given)");
   sub.add_flag("--single-writer", options->single_writer, "as for 'init', if the run has to be made");
-  AddCarryCodeIntoAnchors(sub, options->carry_code);
+  AddIncludeCodeInAnchors(sub, options->include_code);
   sub.add_flag("--drop-lost", options->drop_lost_versions,
                "drop versions that wait to be sent but whose place another publisher has taken");
   AddThreads(sub, options->threads);
@@ -296,7 +316,7 @@ Command AddPublish(CLI::App& app, const World& world) {
       "Examples:\n"
       "  weightwire publish /shared/runs/grpo-7b out/checkpoint-100 --step 100\n"
       "  weightwire publish s3://bucket/runs/grpo-7b model.safetensors");
-  return {&sub, [options, &world] { return RunPublish(*options, world); }};
+  return {&sub, [options, &tools] { return RunPublish(*options, tools); }};
 }
 
 }  // namespace weightwire

@@ -8,16 +8,16 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/checkpoints.h"
+#include "cli/command_tools.h"
 #include "cli/commands/commands.h"
-#include "cli/format_numbers.h"
 #include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/load.h"
+#include "cli/json.h"
 #include "cli/options.h"
-#include "cli/progress.h"
 #include "cli/retry.h"
 #include "cli/run_access.h"
-#include "cli/world.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
 
 namespace weightwire {
 namespace {
@@ -58,10 +58,10 @@ void ReportText(const VerifyOptions& options, const VerifyReport& report) {
   if (report.damage.empty()) fmt::print("Everything is as it should be.\n");
 }
 
-Status RunVerify(const VerifyOptions& options, const World& world) {
-  WW_TRY(const Machine machine, Machine::Make(options.threads));
-  WW_TRY(const OpenedRun opened, OpenRun(options.run, world));
-  Verifier verifier(opened.run, options.from, *machine.kernels, *machine.pool);
+Status RunVerify(const VerifyOptions& options, const CommandTools& tools) {
+  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const OpenedRun opened, OpenRun(options.run, tools));
+  Verifier verifier(opened.run, options.from, *compute.kernels, *compute.pool);
   const InterruptGuard interrupt;
   // It finds the newest version by itself, even if some records are damaged.
   WW_RETURN_IF_ERROR(RetryTransient(interrupt, [&]() -> Result<bool> {
@@ -91,7 +91,7 @@ Status RunVerify(const VerifyOptions& options, const World& world) {
 
 }  // namespace
 
-Command AddVerify(CLI::App& app, const World& world) {
+Command AddVerify(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<VerifyOptions>();
   CLI::App& sub = *app.add_subcommand("verify", "read a whole run and recompute everything it promises");
   AddRun(sub, options->run, "the run");
@@ -106,7 +106,7 @@ Command AddVerify(CLI::App& app, const World& world) {
       "\n"
       "Example:\n"
       "  weightwire verify /shared/runs/grpo-7b");
-  return {&sub, [options, &world] { return RunVerify(*options, world); }};
+  return {&sub, [options, &tools] { return RunVerify(*options, tools); }};
 }
 
 }  // namespace weightwire

@@ -1,4 +1,4 @@
-#include "cli/progress.h"
+#include "cli/terminal.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -46,6 +46,24 @@ void Progress::Show() {
     fmt::print(stderr, "{}{}", kErase, Line(what_, done_.load(std::memory_order_relaxed), total_, passed));
     std::fflush(stderr);
   } while (!end_.wait_for(lock, kBetween, [this] { return ended_; }));
+  fmt::print(stderr, "{}", kErase);
+  std::fflush(stderr);
+}
+
+LiveLine::LiveLine() : is_terminal_(::isatty(STDERR_FILENO) == 1) {}
+
+LiveLine::~LiveLine() { Erase(); }
+
+void LiveLine::Show(const std::string& text) {
+  if (!is_terminal_ || text == text_) return;
+  text_ = text;
+  fmt::print(stderr, "{}{}", kErase, text_);
+  std::fflush(stderr);
+}
+
+void LiveLine::Erase() {
+  if (text_.empty()) return;
+  text_.clear();
   fmt::print(stderr, "{}", kErase);
   std::fflush(stderr);
 }

@@ -1,4 +1,4 @@
-// A command that the user wants run, as the shell would.
+// Runs a command line of the user by the shell.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-#include "cli/told.h"
+#include "cli/exec_state.h"
 
 #include <fmt/format.h>
 
@@ -10,21 +10,21 @@
 namespace weightwire {
 namespace {
 
-constexpr std::uint64_t kMaxToldBytes = 256;
+constexpr std::uint64_t kMaxBytes = 256;
 
 FileSystem::Path FileOf(const FileSystem::Path& mirror) { return mirror / kMirrorFolder / kToldFile; }
 
-// The number is for people; the hash says which version it is, also after a mirror was made anew from another run.
+// The number is for people. The hash names the version, also after the mirror was loaded again from a different run.
 std::string TextOf(const Held& held) { return fmt::format("version {} {}\n", held.version, ToHex(held.record_hash)); }
 
 }  // namespace
 
-bool WasTold(FileSystem& files, const FileSystem::Path& mirror, const Held& held) {
-  const auto there = files.Read(FileOf(mirror), kMaxToldBytes);
+bool ExecSucceeded(FileSystem& files, const FileSystem::Path& mirror, const Held& held) {
+  const auto there = files.Read(FileOf(mirror), kMaxBytes);
   return there.ok() && std::ranges::equal(there.value(), TextOf(held));
 }
 
-Status RememberTold(FileSystem& files, const FileSystem::Path& mirror, const Held& held) {
+Status RememberExecSuccess(FileSystem& files, const FileSystem::Path& mirror, const Held& held) {
   return WriteDurably(files, FileOf(mirror), TextOf(held));
 }
 

@@ -1,14 +1,13 @@
-#include "cli/format_numbers.h"
+#include "cli/text.h"
 
 #include <gtest/gtest.h>
 
-#include "cli/progress.h"
-#include "cli/text_table.h"
+#include <cstdint>
 
 namespace weightwire {
 namespace {
 
-TEST(FormatNumbers, CommasStandBetweenThousands) {
+TEST(Text, CommasStandBetweenThousands) {
   EXPECT_EQ(WithCommas(0), "0");
   EXPECT_EQ(WithCommas(999), "999");
   EXPECT_EQ(WithCommas(1000), "1,000");
@@ -16,7 +15,7 @@ TEST(FormatNumbers, CommasStandBetweenThousands) {
   EXPECT_EQ(WithCommas(~std::uint64_t{0}), "18,446,744,073,709,551,615");
 }
 
-TEST(FormatNumbers, BytesHaveThreeDigits) {
+TEST(Text, BytesHaveThreeDigits) {
   EXPECT_EQ(HumanBytes(0), "0 B");
   EXPECT_EQ(HumanBytes(1023), "1023 B");
   EXPECT_EQ(HumanBytes(1024), "1.00 KiB");
@@ -25,7 +24,7 @@ TEST(FormatNumbers, BytesHaveThreeDigits) {
   EXPECT_EQ(HumanBytes(~std::uint64_t{0}), "16.0 EiB");
 }
 
-TEST(FormatNumbers, AlmostNothingAndAlmostAllDoNotLookLikeIt) {
+TEST(Text, AlmostNothingAndAlmostAllDoNotLookLikeIt) {
   EXPECT_EQ(Percent(3, 2), "150.00 %");
   EXPECT_EQ(Percent(2'000'001, 2'000'000), "100.00 %");
   EXPECT_EQ(Percent(0, 100), "0.00 %");
@@ -36,7 +35,7 @@ TEST(FormatNumbers, AlmostNothingAndAlmostAllDoNotLookLikeIt) {
   EXPECT_EQ(Percent(0, 0), "–");
 }
 
-TEST(FormatNumbers, RatiosAndTimes) {
+TEST(Text, RatiosAndTimes) {
   EXPECT_EQ(Ratio(1, 4), "0.250");
   EXPECT_EQ(Ratio(1, 0), "–");
   EXPECT_EQ(HumanSeconds(0.0000421), "42.1 µs");
@@ -45,17 +44,23 @@ TEST(FormatNumbers, RatiosAndTimes) {
   EXPECT_EQ(HumanSeconds(500), "500 s");
 }
 
+TEST(ParseNumber, TakesDecimalDigitsOnly) {
+  EXPECT_EQ(ParseNumber("0").value(), 0U);
+  EXPECT_EQ(ParseNumber("010").value(), 10U);
+  EXPECT_EQ(ParseNumber("18446744073709551615").value(), UINT64_MAX);
+  for (const char* const wrong :
+       {"", "-1", "-0", "+1", " 1", "1 ", "0x10", "1e3", "1.0", "18446744073709551616", "a"}) {
+    const auto parsed = ParseNumber(wrong);
+    ASSERT_FALSE(parsed.ok()) << wrong;
+    EXPECT_EQ(parsed.error().code(), ErrorCode::kInvalidArgument);
+  }
+}
+
 TEST(TextTable, ColumnsAreAsWideAsTheirWidestCellInCharacters) {
   TextTable table("lrl");
   table.AddRow({"name", "µs", ""});
   table.AddRow({"a", "12345", ""});
   EXPECT_EQ(table.Render(), "name     µs\na     12345\n");
-}
-
-TEST(Progress, ShowsAShareOrTheTime) {
-  EXPECT_EQ(Progress::Line("reading", 1, 4, std::chrono::seconds(9)), "reading … 25 %");
-  EXPECT_EQ(Progress::Line("reading", 9, 4, std::chrono::seconds(9)), "reading … 100 %");
-  EXPECT_EQ(Progress::Line("reading", 0, 0, std::chrono::seconds(9)), "reading … 9 s");
 }
 
 }  // namespace

@@ -1,8 +1,14 @@
-#include "cli/format_numbers.h"
+#include "cli/text.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
+#include <utility>
+
+#include "base/check.h"
+#include "tensor/json.h"
 
 namespace weightwire {
 namespace {
@@ -51,6 +57,52 @@ std::string HumanSeconds(double seconds) {
   if (seconds < 1e-3) return ThreeDigits(seconds * 1e6) + " µs";
   if (seconds < 1) return ThreeDigits(seconds * 1e3) + " ms";
   return ThreeDigits(seconds) + " s";
+}
+
+Result<std::uint64_t> ParseNumber(const std::string& text) {
+  std::uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc{} || rest != end) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("'{}' is no whole number from 0 to 18446744073709551615", text));
+  }
+  return number;
+}
+
+std::size_t DisplayWidth(const std::string& text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+TextTable::TextTable(const char* columns) {
+  for (; *columns != '\0'; ++columns) columns_.push_back(*columns == 'r' ? Align::kRight : Align::kLeft);
+}
+
+void TextTable::AddRow(std::vector<std::string> cells) {
+  WW_CHECK(cells.size() == columns_.size());
+  for (std::string& cell : cells) cell = Printable(cell);
+  rows_.push_back(std::move(cells));
+}
+
+std::string TextTable::Render() const {
+  std::vector<std::size_t> widths(columns_.size(), 0);
+  for (const auto& row : rows_) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], DisplayWidth(row[c]));
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      if (widths[c] == 0) continue;
+      const std::string padding(widths[c] - DisplayWidth(row[c]), ' ');
+      if (!line.empty()) line += "  ";
+      line += columns_[c] == Align::kRight ? padding + row[c] : row[c] + padding;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + '\n';
+  }
+  return text;
 }
 
 }  // namespace weightwire

@@ -1,4 +1,4 @@
-#include "cli/world.h"
+#include "cli/command_tools.h"
 
 #include <chrono>
 #include <memory>
@@ -21,27 +21,27 @@ struct StoreTools {
 
 }  // namespace
 
-World RealWorld(FileSystem& files) {
-  const auto tools = std::make_shared<StoreTools>();
-  World world;
-  world.files = &files;
-  world.open_store = [tools](const std::string& location) {
+CommandTools RealTools(FileSystem& files) {
+  const auto store_tools = std::make_shared<StoreTools>();
+  CommandTools tools;
+  tools.files = &files;
+  tools.open_store = [store_tools](const std::string& location) {
     OpenOptions open;
-    open.clock = &tools->clock;
+    open.clock = &store_tools->clock;
     WrapOptions wrap;
-    wrap.clock = &tools->clock;
-    wrap.sleeper = &tools->sleeper;
-    wrap.random = &tools->random;
+    wrap.clock = &store_tools->clock;
+    wrap.sleeper = &store_tools->sleeper;
+    wrap.random = &store_tools->random;
     // Longer waits are the commands' own, which say what they wait for.
     wrap.retry.deadline = std::chrono::seconds(30);
     return OpenStore(location, open, wrap);
   };
-  world.is_public = [tools](const std::string& location, std::string_view key) {
+  tools.is_public = [store_tools](const std::string& location, std::string_view key) {
     OpenOptions open;
-    open.clock = &tools->clock;
+    open.clock = &store_tools->clock;
     return IsPublic(location, open, key);
   };
-  return world;
+  return tools;
 }
 
 }  // namespace weightwire

@@ -15,4 +15,9 @@ inline void PrintJson(const JsonOutput& json) {
   fmt::print("{}\n", json.dump(2, ' ', false, JsonOutput::error_handler_t::replace));
 }
 
+// On one line, as one event of a command that goes on.
+inline void PrintJsonLine(const JsonOutput& json) {
+  fmt::print("{}\n", json.dump(-1, ' ', false, JsonOutput::error_handler_t::replace));
+}
+
 }  // namespace weightwire

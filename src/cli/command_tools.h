@@ -1,5 +1,5 @@
-// What the commands of a run touch beside their arguments: the disk and the store. A test puts in a world that
-// dies at a chosen effect.
+// The disk and the store that the commands of a run use. A test passes ones that kill the process before a chosen
+// effect.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace weightwire {
 
-struct World {
+struct CommandTools {
   FileSystem* files = nullptr;
   // RUN as the user wrote it, without a version.
   std::function<Result<std::unique_ptr<Store>>(const std::string& location)> open_store;
@@ -21,7 +21,7 @@ struct World {
   std::function<Result<bool>(const std::string& location, std::string_view key)> is_public;
 };
 
-// This machine's disk, and the stores there are (store/open.h). `files` must outlive it.
-World RealWorld(FileSystem& files);
+// `files`, and the stores of store/open.h. `files` must outlive it.
+CommandTools RealTools(FileSystem& files);
 
 }  // namespace weightwire

@@ -1,5 +1,4 @@
-// Progress on a terminal: one line on standard error that says what is being done and how far it is. It appears when
-// something takes longer than a moment, and is erased at the end. In a pipe there is none.
+// What is shown on a terminal while a command runs, on standard error. In a pipe nothing is shown.
 #pragma once
 
 #include <atomic>
@@ -12,7 +11,8 @@
 
 namespace weightwire {
 
-// Shown from construction to destruction. Add may be called by any thread.
+// One line that says what is being done and how far it is. It appears when something takes longer than a moment, and is
+// erased by the destructor. Any thread may call Add.
 class Progress {
  public:
   // `total` is in any unit; 0 if it is not known, and then the seconds passed are shown.
@@ -38,6 +38,25 @@ class Progress {
   std::condition_variable end_;
   bool ended_ = false;   // guarded by mutex_
   std::thread painter_;  // only on a terminal
+};
+
+// One line that is written again and again.
+class LiveLine {
+ public:
+  LiveLine();
+  // Erases it.
+  ~LiveLine();
+  LiveLine(const LiveLine&) = delete;
+  LiveLine& operator=(const LiveLine&) = delete;
+
+  [[nodiscard]] bool is_shown() const { return is_terminal_; }
+  void Show(const std::string& text);
+  // Before something else is printed.
+  void Erase();
+
+ private:
+  const bool is_terminal_;
+  std::string text_;
 };
 
 }  // namespace weightwire

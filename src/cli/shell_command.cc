@@ -1,4 +1,4 @@
-#include "cli/child.h"
+#include "cli/shell_command.h"
 
 #include <fmt/format.h>
 #include <poll.h>

@@ -1,24 +1,17 @@
-#include "cli/load.h"
+#include "cli/checkpoints.h"
 
 #include <fmt/format.h>
 
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/real_file_system.h"
-#include "cli/progress.h"
+#include "cli/terminal.h"
 #include "codec/digest/state.h"
 #include "codec/format/format.h"
 #include "follow/in_place/in_place_update.h"
 
 namespace weightwire {
-
-Result<Machine> Machine::Make(std::size_t threads) {
-  WW_TRY(const Kernels* kernels, ChooseKernels());
-  if (threads == 0) threads = std::max<std::size_t>(1, std::thread::hardware_concurrency());
-  return Machine{kernels, std::make_unique<ThreadPool>(threads)};
-}
 
 Result<Checkpoint> OpenCheckpoint(const std::filesystem::path& path) {
   RealFileSystem files;
@@ -47,7 +40,7 @@ std::vector<std::span<const std::uint8_t>> TensorBytes(const Checkpoint& checkpo
   return bytes;
 }
 
-std::vector<Digest> DigestInFull(const Checkpoint& checkpoint, const std::string& what, const Machine& machine) {
+std::vector<Digest> DigestInFull(const Checkpoint& checkpoint, const std::string& what, const Compute& compute) {
   // In groups of tensors, for the sake of progress; large enough that the threads seldom wait for each other.
   constexpr std::uint64_t kGroupBytes = std::uint64_t{1} << 28;
   const std::vector<std::span<const std::uint8_t>> tensors = TensorBytes(checkpoint);
@@ -60,7 +53,7 @@ std::vector<Digest> DigestInFull(const Checkpoint& checkpoint, const std::string
     while (end < tensors.size() && (end == begin || group_bytes + tensors[end].size() <= kGroupBytes)) {
       group_bytes += tensors[end++].size();
     }
-    const auto group = DigestTensors(std::span(tensors).subspan(begin, end - begin), *machine.kernels, *machine.pool);
+    const auto group = DigestTensors(std::span(tensors).subspan(begin, end - begin), *compute.kernels, *compute.pool);
     digests.insert(digests.end(), group.begin(), group.end());
     progress.Add(group_bytes);
     begin = end;
