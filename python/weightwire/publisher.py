@@ -154,7 +154,9 @@ class Publisher:
         self._options = options
         self._step = -1
         self._session = PublisherSession(os.fspath(run), options)
-        self._publishing = threading.Lock()  # one thread at a time publishes
+        # One thread at a time publishes, from reading the weights on, so that steps are numbered in the order in which
+        # the core gets them. The core has a lock of its own, because a background read calls it from its own thread.
+        self._publishing = threading.Lock()
         self._logged_trouble: str | None = None
         for warning in self.stats.warnings:
             _log.warning(warning)
