@@ -4,15 +4,17 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "follow/mirror/mirror_state.h"
 
 namespace weightwire {
 namespace {
 
+constexpr std::string_view kFileName = "told";
 constexpr std::uint64_t kMaxBytes = 256;
 
-FileSystem::Path FileOf(const FileSystem::Path& mirror) { return mirror / kMirrorFolder / kToldFile; }
+FileSystem::Path FileOf(const FileSystem::Path& mirror) { return mirror / kMirrorFolder / kFileName; }
 
 // The number is for people. The hash names the version, also after the mirror was loaded again from a different run.
 std::string TextOf(const Held& held) { return fmt::format("version {} {}\n", held.version, ToHex(held.record_hash)); }

@@ -7,6 +7,7 @@
 #include <array>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "follow/mirror/mirror_state.h"
@@ -15,6 +16,7 @@
 namespace weightwire {
 namespace {
 
+constexpr std::string_view kFollowerIdFile = "follower.id";
 constexpr std::uint64_t kMaxIdFileBytes = 256;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a journal of a mirror leads from and to, as text that the journal carries.
+// The versions before and after the change in a mirror's journal, as the text of the journal's note.
 #pragma once
 
 #include <string>

@@ -2,20 +2,22 @@
 //
 //   DIR/…                          the checkpoint, which any tool can load
 //   DIR/.weightwire/state.json     what it holds (mirror_state.h)
-//   DIR/.weightwire/follower.lock  held by the follower that keeps it
-//   DIR/.weightwire/content.lock   held exclusively while files change; readers hold it shared (reader.h)
-//   DIR/.weightwire/journal        the last change: positions, old and new bits (journal.h)
+//   DIR/.weightwire/follower.lock  locked by the follower that keeps the mirror
+//   DIR/.weightwire/content.lock   locked exclusively while files change; readers lock it shared (reader.h)
+//   DIR/.weightwire/journal        the last change: positions, old and new bits (follow/in_place/journal_format.h)
 //   DIR/.weightwire/journal.next, state.writing.json, state.written.json: for a change that is about to be written
-//   DIR/.weightwire/incoming/      files that are loaded, before they take their places
-//   DIR/.weightwire/replacement    which ones do (replacement.h)
-//   DIR/.weightwire/files.json     names of the files that a load has put there
+//   DIR/.weightwire/incoming/      loaded files, before they take their places
+//   DIR/.weightwire/replacement    the list of files that take their places (replacement.h)
+//   DIR/.weightwire/files.json     names of the files that a load has placed
 //   DIR/.weightwire/layout.<hash>.json, digests.<state>
 //
-// A crash at any instant leaves a mirror that is the old or the new version once it has been opened again. What makes
-// it so, in order: the journal is on the disk; state.json says on the disk that the files are being written; the files
-// are written; state.json says that they are the new version. The last two may get to the disk later: until state.json
-// says that the weights have ("unsynced" is null), the journal stays, and opening writes its bits once more. So at most
-// one change is not on the disk, and the next one waits for it (Sync).
+// Others may keep files of their own in DIR/.weightwire; the mirror removes only those that it makes itself.
+//
+// A crash at any moment leaves a mirror that holds the old or the new version once it has been opened again, because a
+// change is written in this order: the journal is durable; state.json is durable and says that the files are being
+// written; the files are written; state.json says that they are the new version. The last two become durable later.
+// Until state.json says that the weights are durable ("unsynced" is null), the journal stays and opening replays it. So
+// at most one change is not durable, and the next change waits for it (Sync).
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -39,44 +41,44 @@
 namespace weightwire {
 
 struct MirrorOptions {
-  // Take a directory that has files and is not a mirror yet.
+  // Take over a directory that has files and is not a mirror yet.
   bool adopt = false;
-  // Digest every tensor in full when opening, instead of believing what was written down: others may have changed the
-  // files meanwhile. Files that do not have the digest of the version held are damage.
+  // Digest every tensor in full when opening, instead of trusting the saved digests, because other programs may have
+  // changed the files. Files that do not have the digest of the version held are damage.
   bool check = false;
   // Load files that could run as code (spec/PROTOCOL.md, "Anchors").
   bool carry_code = false;
 };
 
-// A target (target.h) on a disk. Every call may leave it unusable when the disk fails: then each says so, and Recover,
-// or opening it again, finishes what was begun. An error that leaves nothing in doubt, such as a full disk before a
-// name has changed, only means to try again. Apply, Undo and a load's Commit are kUnavailable while readers hold the
-// content; nothing has happened then, and trying again costs little.
+// A target (target.h) on a disk. If the disk fails during a call, the outcome may be unknown. Then every further call
+// fails until Recover, or opening the mirror again, has completed the interrupted change. After an error with a known
+// outcome, such as a full disk before a name has changed, the call can simply be repeated. Apply, Undo and a load's
+// Commit return kUnavailable while readers hold the content; nothing has happened then, and trying again costs little.
 class Mirror : public Target {
  public:
-  // Why the files cannot be used, though there are some: only a load helps. held() is nothing then, and readers are
-  // refused.
+  // Why the files that are there cannot be used. Only a load helps. held() is nullopt then, and readers are refused.
   [[nodiscard]] virtual const std::optional<Error>& damage() const = 0;
 
-  // Digests every tensor in full; kCorrupt names one that is not as it should be. REQUIRES: held().
+  // Digests every tensor in full; kCorrupt names one that has another digest. REQUIRES: held().
   [[nodiscard]] virtual Status Check() = 0;
 
-  // Returns once the weights of the last change are on the disk. RunMaintenance() does it too.
+  // Returns once the weights of the last change are durable. RunMaintenance() calls it, too.
   virtual Status Sync() = 0;
   [[nodiscard]] virtual bool synced() const = 0;
 
-  // What Undo leads to, while it is possible: not after a load, a change of the layout, or another undo.
+  // The version that Undo leads to. nullopt if Undo is impossible: after a load, a change of the layout, or an undo.
   [[nodiscard]] virtual std::optional<Held> undo_target() const = 0;
 
-  // The state digest of the files that lie there, seen as this layout. kNotFound when there is no checkpoint.
+  // Computes the state digest of the files in the directory, seen as this layout. kNotFound if there is no checkpoint.
   virtual Result<Sha256Digest> DigestAs(const Layout& layout) = 0;
-  // They are that version. kMismatch when their digest says otherwise. REQUIRES: not held().
+  // Records that the files in the directory are version `held`. kMismatch if their digest differs. REQUIRES: not
+  // held().
   virtual Status Adopt(const Held& held, const Layout& layout) = 0;
 };
 
-// Opens a mirror, makes one where there is nothing, and finishes what a crash has left. Everything passed must outlive
-// it. Errors: kUnavailable when another follower has it, or readers hold what must be finished; kInvalidArgument when
-// the directory holds something else.
+// Opens a mirror, or creates one in an empty directory, and completes a change that a crash interrupted. The arguments
+// must outlive it. Errors: kUnavailable if another follower keeps the mirror, or if readers hold files that must be
+// completed; kInvalidArgument if the directory contains something else.
 Result<std::unique_ptr<Mirror>> OpenMirror(FileSystem& files, const FileSystem::Path& directory,
                                            const MirrorOptions& options, const Kernels& kernels, ThreadPool& pool);
 

@@ -1,5 +1,4 @@
-// The checkpoint in a mirror, opened: its files seen as the layout of the version held, and the digests that go with
-// it.
+// The open checkpoint of a mirror: its files seen as the layout of the version held, and that version's digests.
 #pragma once
 
 #include <memory>
@@ -21,7 +20,7 @@ namespace weightwire {
 // Movable. Maps the files; the file system must outlive it.
 class MirrorContent {
  public:
-  // Without digests yet. kNotFound when there is no checkpoint, kMismatch when it is another layout's.
+  // Opens the files without digests. kNotFound if there is no checkpoint, kMismatch if it has another layout.
   static Result<MirrorContent> Open(FileSystem& files, const FileSystem::Path& directory,
                                     std::shared_ptr<const Layout> layout);
 

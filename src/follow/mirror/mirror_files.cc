@@ -17,11 +17,11 @@ namespace {
 
 constexpr std::string_view kFilesFormat = "weightwire-files";
 
-// A tensor that is rewritten goes through memory in pieces of this size.
+// Tensors are copied through a buffer of this size.
 constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 22;
 
-// Whether a file of a plan has nothing in it that the change alters.
-bool StaysAsItIs(const CheckpointFile& file, const PlannedFile& planned, const StagedChange& change) {
+// True if the change alters nothing in this file of the plan.
+bool IsUnchanged(const CheckpointFile& file, const PlannedFile& planned, const StagedChange& change) {
   if (file.metadata != planned.metadata || file.tensors.size() != planned.specs.size()) return false;
   for (std::size_t i = 0; i < planned.specs.size(); ++i) {
     const std::size_t tensor = planned.sources[i];
@@ -36,44 +36,44 @@ bool StaysAsItIs(const CheckpointFile& file, const PlannedFile& planned, const S
 }  // namespace
 
 Status MirrorInPlace::ApplyByFiles(const StagedChange& change, const Held& after) {
-  if (!ready_.has_value() || !(ready_->replacement.held == after)) {
-    ready_.reset();
+  if (!prepared_files_.has_value() || !(prepared_files_->replacement.target == after)) {
+    prepared_files_.reset();
     ++loads_;  // incoming/ is used for this now
-    // Files in which nothing changes stay, so they have to be on the disk.
+    // Unchanged files stay, so they must be durable.
     WW_RETURN_IF_ERROR(Sync());
-    WW_TRY(Ready ready, RewriteFiles(change, after));
-    ready_ = std::move(ready);
+    WW_TRY(PreparedFiles prepared, PrepareChangedFiles(change, after));
+    prepared_files_ = std::move(prepared);
   }
   return Activate();
 }
 
-// The files in which something changes, as they will be, in incoming/.
-Result<MirrorInPlace::Ready> MirrorInPlace::RewriteFiles(const StagedChange& change, const Held& after) {
-  Ready ready;
-  ready.replacement.held = after;
-  ready.layout = std::make_shared<const Layout>(change.layout_after());
-  ready.digests = change.digests_after();
-  WW_TRY(ready.replacement.owned, OwnedFiles());
-  // The view keeps the change only as long as this function lasts, so it may point to one it does not own.
+// Writes the files that the change alters into incoming/, and makes them durable.
+Result<MirrorInPlace::PreparedFiles> MirrorInPlace::PrepareChangedFiles(const StagedChange& change, const Held& after) {
+  PreparedFiles prepared;
+  prepared.replacement.target = after;
+  prepared.layout = std::make_shared<const Layout>(change.layout_after());
+  prepared.digests = change.digests_after();
+  WW_TRY(prepared.replacement.owned, OwnedFiles());
+  // The view lives no longer than this function, so it may point to a change that it does not own.
   const StateView view = content_->view().After(std::shared_ptr<const StagedChange>(&change, [](const auto*) {}));
   const Checkpoint& like = content_->checkpoint();
-  const CheckpointPlan plan = PlanLike(like, *ready.layout);
+  const CheckpointPlan plan = PlanLike(like, *prepared.layout);
   WW_RETURN_IF_ERROR(RemoveTree(files_, own_ / kIncoming));
   WW_RETURN_IF_ERROR(files_.MakeDirectory(own_ / kIncoming));
   for (std::size_t i = 0; i < plan.size(); ++i) {
-    if (i < like.files().size() && StaysAsItIs(like.files()[i], plan[i], change)) continue;
+    if (i < like.files().size() && IsUnchanged(like.files()[i], plan[i], change)) continue;
     WW_RETURN_IF_ERROR(RewriteFile(plan[i], view));
-    ready.replacement.placed.push_back(plan[i].name);
+    prepared.replacement.placed.push_back(plan[i].name);
   }
   if (like.has_index()) {
     WW_TRY(const std::unique_ptr<NewFile> index, files_.Create(own_ / kIncoming / kIndexFileName));
     const std::string text = IndexText(plan);
     WW_RETURN_IF_ERROR(index->Append(BytesOf(text)));
     WW_RETURN_IF_ERROR(index->Sync());
-    ready.replacement.placed.emplace_back(kIndexFileName);
+    prepared.replacement.placed.emplace_back(kIndexFileName);
   }
-  WW_RETURN_IF_ERROR(SyncParents(files_, own_ / kIncoming, ready.replacement.placed));
-  return ready;
+  WW_RETURN_IF_ERROR(SyncParents(files_, own_ / kIncoming, prepared.replacement.placed));
+  return prepared;
 }
 
 Status MirrorInPlace::RewriteFile(const PlannedFile& file, const StateView& after) {
@@ -105,11 +105,11 @@ class MirrorInPlace::Loading final : public TargetLoad {
   Status Commit(const Held& held, const Layout& layout) override {
     WW_CHECK(number_ == mirror_.loads_ && layout.hash() == held.layout);
     WW_RETURN_IF_ERROR(mirror_.CheckUsable());
-    if (!mirror_.ready_.has_value() || !(mirror_.ready_->replacement.held == held)) {
-      mirror_.ready_.reset();
+    if (!mirror_.prepared_files_.has_value() || !(mirror_.prepared_files_->replacement.target == held)) {
+      mirror_.prepared_files_.reset();
       WW_RETURN_IF_ERROR(incoming_->Finish());
-      WW_TRY(Ready ready, mirror_.CheckLoaded(held, layout, incoming_->names()));
-      mirror_.ready_ = std::move(ready);
+      WW_TRY(PreparedFiles prepared, mirror_.PrepareLoadedFiles(held, layout, incoming_->names()));
+      mirror_.prepared_files_ = std::move(prepared);
     }
     return mirror_.Activate();
   }
@@ -122,7 +122,7 @@ class MirrorInPlace::Loading final : public TargetLoad {
 
 Result<std::unique_ptr<TargetLoad>> MirrorInPlace::BeginLoad(std::span<const AnchorFile> files) {
   WW_RETURN_IF_ERROR(CheckUsable());
-  ready_.reset();
+  prepared_files_.reset();
   ++loads_;
   WW_TRY(auto incoming, IncomingFiles::Begin(files_, own_ / kIncoming, files, options_.carry_code));
   for (const std::string& name : incoming->names()) {
@@ -135,19 +135,19 @@ Result<std::unique_ptr<TargetLoad>> MirrorInPlace::BeginLoad(std::span<const Anc
   return std::unique_ptr<TargetLoad>(std::make_unique<Loading>(*this, std::move(incoming)));
 }
 
-// Whether the files in incoming/ are what they should be; if so, what is to be done with them.
-Result<MirrorInPlace::Ready> MirrorInPlace::CheckLoaded(const Held& held, const Layout& layout,
-                                                        std::vector<std::string> names) {
-  Ready ready;
-  ready.layout = std::make_shared<const Layout>(layout);
-  const auto loaded = MirrorContent::Open(files_, own_ / kIncoming, ready.layout);
+// Checks that the files in incoming/ are version `held`, and lists what replaces what.
+Result<MirrorInPlace::PreparedFiles> MirrorInPlace::PrepareLoadedFiles(const Held& held, const Layout& layout,
+                                                                       std::vector<std::string> names) {
+  PreparedFiles prepared;
+  prepared.layout = std::make_shared<const Layout>(layout);
+  const auto loaded = MirrorContent::Open(files_, own_ / kIncoming, prepared.layout);
   if (!loaded.ok()) {
-    // Whatever is wrong with the files, it is what was loaded that is wrong.
+    // Any defect of the files is a defect of what was loaded.
     const ErrorCode code = loaded.error().code() == ErrorCode::kIo ? ErrorCode::kIo : ErrorCode::kCorrupt;
     return Error(code, loaded.error().message()).In("cannot use what was loaded");
   }
-  ready.digests = loaded.value().DigestInFull(kernels_, pool_);
-  if (StateDigest(layout, ready.digests) != held.state) {
+  prepared.digests = loaded.value().DigestInFull(kernels_, pool_);
+  if (StateDigest(layout, prepared.digests) != held.state) {
     return Error(ErrorCode::kCorrupt,
                  fmt::format("what was loaded does not have the digest of version {}; {} is as it was before",
                              held.version, directory_.string()));
@@ -159,39 +159,40 @@ Result<MirrorInPlace::Ready> MirrorInPlace::CheckLoaded(const Held& held, const 
     for (const CheckpointFile& file : content_->checkpoint().files()) gone.insert(file.name);
   }
   for (const std::string& name : names) gone.erase(name);
-  ready.replacement = {held, names, {}, std::move(names)};
+  prepared.replacement = {held, names, {}, std::move(names)};
   for (const std::string& name : gone) {
-    // A file of the user's own whose name no run may use is not ours to remove.
+    // A file whose name no run may use belongs to the user: do not remove it.
     WW_TRY(const std::optional<FileInfo> there, files_.Stat(directory_ / name));
-    if (there.has_value() && CheckFileName(name).ok()) ready.replacement.removed.push_back(name);
+    if (there.has_value() && CheckFileName(name).ok()) prepared.replacement.removed.push_back(name);
   }
-  return ready;
+  return prepared;
 }
 
-// Puts the files that lie ready in their places.
+// Moves the prepared files to their places.
 Status MirrorInPlace::Activate() {
-  const Replacement& replacement = ready_->replacement;
-  WW_RETURN_IF_ERROR(SaveBeside(*ready_->layout, ready_->digests, replacement.held.state));
+  const Replacement& replacement = prepared_files_->replacement;
+  WW_RETURN_IF_ERROR(
+      SaveLayoutAndDigests(*prepared_files_->layout, prepared_files_->digests, replacement.target.state));
   WW_RETURN_IF_ERROR(WriteDurably(files_, own_ / kReplacementFile, ToJson(replacement)));
   WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
   WW_RETURN_IF_ERROR(
-      Save({state_.held, MirrorState::Writing{replacement.held, MirrorState::By::kFiles}, std::nullopt}));
-  broken_ = true;
+      SaveState({state_.held, MirrorState::Writing{replacement.target, MirrorState::By::kFiles}, std::nullopt}));
+  needs_recovery_ = true;
   held_.reset();
   content_.reset();
   updates_.clear();
   undo_.reset();
-  journaled_.reset();
+  prepared_change_.reset();
   WW_RETURN_IF_ERROR(Install(replacement));
-  WW_RETURN_IF_ERROR(Save({replacement.held, std::nullopt, std::nullopt}));
+  WW_RETURN_IF_ERROR(SaveState({replacement.target, std::nullopt, std::nullopt}));
   damage_.reset();
-  ready_.reset();
+  prepared_files_.reset();
   ++loads_;
   WW_RETURN_IF_ERROR(OpenContent(/*check=*/false));  // what was placed was digested before
   if (damage_.has_value()) return *damage_;
   held_ = state_.held;
-  broken_ = false;
-  (void)RemoveStaleFiles();  // what is left over does no harm, and goes when the mirror is opened again
+  needs_recovery_ = false;
+  (void)RemoveStaleFiles();  // stale files are harmless, and opening the mirror removes them
   return Ok();
 }
 
@@ -204,7 +205,7 @@ Status MirrorInPlace::Install(const Replacement& replacement) {
 
 Result<std::vector<std::string>> MirrorInPlace::OwnedFiles() {
   const auto text = files_.Read(own_ / kMirrorFilesFile, kMaxReplacementBytes);
-  // Without the list nothing is known to be ours.
+  // Without the list, the mirror does not know which files are its own.
   if (!text.ok()) return std::vector<std::string>();
   const auto object = ParseFields(TextOf(text.value()), kMaxReplacementBytes, kFilesFormat);
   if (!object.ok()) return std::vector<std::string>();
@@ -231,7 +232,7 @@ Status MirrorInPlace::Adopt(const Held& held, const Layout& layout) {
   if (StateDigest(layout, digests) != held.state) {
     return Error(ErrorCode::kMismatch, fmt::format("{} does not hold version {}", directory_.string(), held.version));
   }
-  // Whoever wrote the files may not have synced them.
+  // The program that wrote the files may not have synced them.
   std::vector<std::unique_ptr<UpdateMap>> updates;
   for (const CheckpointFile& file : content.checkpoint().files()) {
     WW_TRY(std::unique_ptr<UpdateMap> update, files_.MapForUpdate(directory_ / file.name));
@@ -244,8 +245,8 @@ Status MirrorInPlace::Adopt(const Held& held, const Layout& layout) {
     WW_RETURN_IF_ERROR(map->Sync());
   }
   WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
-  WW_RETURN_IF_ERROR(SaveBeside(layout, digests, held.state));
-  WW_RETURN_IF_ERROR(Save({held, std::nullopt, std::nullopt}));
+  WW_RETURN_IF_ERROR(SaveLayoutAndDigests(layout, digests, held.state));
+  WW_RETURN_IF_ERROR(SaveState({held, std::nullopt, std::nullopt}));
   damage_.reset();
   held_ = held;
   content.set_digests(std::move(digests));

@@ -23,24 +23,25 @@ Error ReloadNeededError(const FileSystem::Path& directory, const std::string& wh
 }
 
 Status MirrorInPlace::CheckUsable() const {
-  if (!broken_) return Ok();
+  if (!needs_recovery_) return Ok();
   return Error(ErrorCode::kIo,
                fmt::format("an earlier error of the disk may have left an update of {} unfinished; open "
                            "the mirror again, which finishes it",
                            directory_.string()));
 }
 
-Status MirrorInPlace::Save(const MirrorState& next) {
+Status MirrorInPlace::SaveState(const MirrorState& next) {
   Status saved = WriteDurably(files_, own_ / kStateFile, ToJson(next));
   if (saved.ok()) {
     state_ = next;
     return saved;
   }
-  // In doubt only if the new text has its name already, which may not be on the disk; not if the disk was full before.
+  // The outcome is unknown only if the new text has the name already, because the name may not be durable. It is known
+  // if the disk was full before the rename.
   const auto there = ReadMirrorState(files_, directory_);
   const bool as_before = there.ok() ? there.value() == state_ && !(state_ == next)
                                     : there.error().code() == ErrorCode::kNotFound && state_ == MirrorState();
-  if (!as_before) broken_ = true;
+  if (!as_before) needs_recovery_ = true;
   return saved;
 }
 
@@ -65,7 +66,8 @@ Status MirrorInPlace::OpenUpdates() {
   return Ok();
 }
 
-Status MirrorInPlace::SaveBeside(const Layout& layout, const std::vector<Digest>& digests, const Sha256Digest& state) {
+Status MirrorInPlace::SaveLayoutAndDigests(const Layout& layout, const std::vector<Digest>& digests,
+                                           const Sha256Digest& state) {
   WW_RETURN_IF_ERROR(WriteDurably(files_, own_ / LayoutFile(layout.hash()), layout.CanonicalJson()));
   return WriteDigests(files_, own_ / DigestFile(state), digests);
 }
@@ -77,7 +79,7 @@ Status MirrorInPlace::Check() {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("{} holds no version yet that could be checked", directory_.string()));
   }
-  // Opened anew, which also compares the tensors that are held under several names.
+  // Open the files again, which also compares the tensors that they contain under several names.
   const auto opened = MirrorContent::Open(files_, directory_, std::make_shared<const Layout>(content_->layout()));
   if (!opened.ok()) return ReloadNeededError(directory_, opened.error().message());
   const std::vector<Digest> found = opened.value().DigestInFull(kernels_, pool_);
@@ -100,50 +102,50 @@ Status MirrorInPlace::Apply(const std::shared_ptr<const StagedChange>& change, c
   if (!change->tensors().empty()) return ApplyByJournal(*change, after);
   // The same bits under another version.
   WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
-  WW_RETURN_IF_ERROR(Save({after, std::nullopt, state_.unsynced}));
+  WW_RETURN_IF_ERROR(SaveState({after, std::nullopt, state_.unsynced}));
   held_ = after;
-  journaled_.reset();
-  ready_.reset();
+  prepared_change_.reset();
+  prepared_files_.reset();
   return Ok();
 }
 
 Status MirrorInPlace::ApplyByJournal(const StagedChange& change, const Held& after) {
-  // The journal of a change is all there is to repair it with, so it stays until the change is on the disk.
+  // The journal is all there is to complete the previous change with, so it stays until that change is durable.
   WW_RETURN_IF_ERROR(Sync());
   const Held before = *state_.held;
   const MirrorState writing{before, MirrorState::Writing{after, MirrorState::By::kJournal}, std::nullopt};
   const MirrorState written{after, std::nullopt, files_.BootId()};
-  if (!(journaled_ == after)) {
-    journaled_.reset();
-    WW_RETURN_IF_ERROR(Prepare(change, ChangeNote{before, after}, writing, written));
-    journaled_ = after;
+  if (!(prepared_change_ == after)) {
+    prepared_change_.reset();
+    WW_RETURN_IF_ERROR(PrepareChange(change, ChangeNote{before, after}, writing, written));
+    prepared_change_ = after;
   }
   WW_RETURN_IF_ERROR(OpenUpdates());
   WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
-  broken_ = true;  // until all of it has happened
-  journaled_.reset();
+  needs_recovery_ = true;  // until the change is complete
+  prepared_change_.reset();
   undo_.reset();
-  ready_.reset();
+  prepared_files_.reset();
   WW_RETURN_IF_ERROR(files_.Rename(own_ / kNextJournalFile, own_ / kJournalFile));
   WW_RETURN_IF_ERROR(files_.Rename(own_ / kWritingStateFile, own_ / kStateFile));
-  // One sync for both names. If a crash before it keeps only the second, no weight has changed yet: see
-  // FinishByJournal.
+  // One sync makes both names durable. If a crash keeps only the second, no weight has changed yet: see
+  // FinishUnstarted.
   WW_RETURN_IF_ERROR(files_.SyncDirectory(own_));
   WW_RETURN_IF_ERROR(WriteChange(change));
-  // This name need not be on the disk: without it, opening finishes the change by the journal and comes to the same.
+  // This name may become durable later. Without it, opening replays the journal, with the same result.
   WW_RETURN_IF_ERROR(files_.Rename(own_ / kWrittenStateFile, own_ / kStateFile));
   state_ = written;
-  broken_ = false;
+  needs_recovery_ = false;
   held_ = after;
   content_->set_digests(change.digests_after());
   undo_ = ChangeNote{before, after};
   return Ok();
 }
 
-// Brings everything to the disk that the change needs there before a weight is written, under names of its own. All at
-// once, for the syncs then cost little more than one.
-Status MirrorInPlace::Prepare(const StagedChange& change, const ChangeNote& note, const MirrorState& writing,
-                              const MirrorState& written) {
+// Makes durable, under names of their own, the files that must exist before a weight is written. Syncs them together,
+// because that costs little more than one sync.
+Status MirrorInPlace::PrepareChange(const StagedChange& change, const ChangeNote& note, const MirrorState& writing,
+                                    const MirrorState& written) {
   JournalRequest request;
   request.change = &change;
   request.note = ToJson(note);
@@ -151,8 +153,8 @@ Status MirrorInPlace::Prepare(const StagedChange& change, const ChangeNote& note
   request.places = content_->places();
   request.tensors = content_->tensors();
   WW_TRY(const auto journal, WriteJournal(files_, own_ / kNextJournalFile, request, kernels_, pool_));
-  WW_TRY(const auto writing_file, WriteState(kWritingStateFile, writing));
-  WW_TRY(const auto written_file, WriteState(kWrittenStateFile, written));
+  WW_TRY(const auto writing_file, CreateStateFile(kWritingStateFile, writing));
+  WW_TRY(const auto written_file, CreateStateFile(kWrittenStateFile, written));
   std::array<NewFile*, 3> unsynced = {journal.get(), writing_file.get(), written_file.get()};
   std::array<Status, 3> synced;
   pool_.ParallelFor(unsynced.size(), [&](std::size_t i, std::size_t) { synced[i] = unsynced[i]->Sync(); });
@@ -160,8 +162,8 @@ Status MirrorInPlace::Prepare(const StagedChange& change, const ChangeNote& note
   return Ok();
 }
 
-// A new file with that state, not synced.
-Result<std::unique_ptr<NewFile>> MirrorInPlace::WriteState(std::string_view name, const MirrorState& state) {
+// Creates a file with that state, and does not sync it.
+Result<std::unique_ptr<NewFile>> MirrorInPlace::CreateStateFile(std::string_view name, const MirrorState& state) {
   WW_TRY(const std::optional<FileInfo> left, files_.Stat(own_ / name));
   if (left.has_value()) WW_RETURN_IF_ERROR(files_.Remove(own_ / name));
   WW_TRY(std::unique_ptr<NewFile> file, files_.Create(own_ / name));
@@ -195,18 +197,18 @@ Status MirrorInPlace::WriteChange(const StagedChange& change) {
 Status MirrorInPlace::Sync() {
   WW_RETURN_IF_ERROR(CheckUsable());
   if (!state_.unsynced.has_value()) return Ok();
-  // A sync that failed may have lost what it was to write. Opening again writes it once more.
-  broken_ = true;
+  // A failed sync may have lost the bytes that it was to write. Only a replay of the journal writes them again.
+  needs_recovery_ = true;
   for (const std::unique_ptr<UpdateMap>& update : updates_) WW_RETURN_IF_ERROR(update->Sync());
-  broken_ = false;
-  // The weights are on the disk. What fails from here on leaves nothing in doubt: with either state opening comes to
-  // the same, and it is all done again next time.
+  needs_recovery_ = false;
+  // The weights are durable. A failure from here on is harmless: opening has the same result with either state, and the
+  // next Sync repeats the rest.
   const FileSystem::Path digests = own_ / DigestFile(state_.held->state);
   WW_RETURN_IF_ERROR(WriteDigests(files_, digests, content_->digests()));
   const MirrorState synced{state_.held, std::nullopt, std::nullopt};
   WW_RETURN_IF_ERROR(WriteDurably(files_, own_ / kStateFile, ToJson(synced)));
   state_ = synced;
-  // Those of the version before lie about; whatever comes of it, the mirror is as it should be.
+  // Best effort: remove the previous version's digests. Failure is harmless.
   if (const auto names = files_.List(own_); names.ok()) {
     for (const std::string& name : names.value()) {
       if (name.starts_with("digests.") && own_ / name != digests) (void)files_.Remove(own_ / name);
@@ -237,17 +239,18 @@ Status MirrorInPlace::Undo() {
   WW_CHECK(journal.state_before() == target->state && journal.files().size() == content_->checkpoint().files().size());
   WW_RETURN_IF_ERROR(OpenUpdates());
   WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
-  WW_RETURN_IF_ERROR(Save({state_.held, MirrorState::Writing{*target, MirrorState::By::kJournal}, state_.unsynced}));
-  broken_ = true;
+  WW_RETURN_IF_ERROR(
+      SaveState({state_.held, MirrorState::Writing{*target, MirrorState::By::kJournal}, state_.unsynced}));
+  needs_recovery_ = true;
   for (std::size_t i = 0; i < updates_.size(); ++i) {
     WW_TRY(const std::span<std::uint8_t> bytes, updates_[i]->ForWriting(0, updates_[i]->size_bytes()));
     journal.Write(i, bytes, Journal::Direction::kBack, pool_);
   }
-  WW_RETURN_IF_ERROR(Save({*target, std::nullopt, files_.BootId()}));
-  broken_ = false;
+  WW_RETURN_IF_ERROR(SaveState({*target, std::nullopt, files_.BootId()}));
+  needs_recovery_ = false;
   held_ = target;
-  journaled_.reset();
-  ready_.reset();
+  prepared_change_.reset();
+  prepared_files_.reset();
   content_->set_digests(journal.digests_before());
   undo_.reset();
   return Ok();

@@ -1,10 +1,10 @@
-// A mirror whose files are changed where they lie: what mirror.h promises, in three files.
+// A mirror that changes its files in place: what mirror.h promises, in three files.
 //
-//   mirror_open.cc      opening: what a crash has left is finished
-//   mirror_in_place.cc  a change of weights, by the journal, and taking it back
-//   mirror_files.cc     whole files: loads, changes of the layout, adopting what lies there
+//   mirror_open.cc      opens a mirror, and completes a change that a crash interrupted
+//   mirror_in_place.cc  changes weights by the journal, and undoes that
+//   mirror_files.cc     replaces whole files: loads, changes of the layout; adopts existing files
 //
-// For these files only; everybody else uses mirror.h.
+// For these files only; all others use mirror.h.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,7 @@ namespace weightwire {
 
 // Names below DIR/.weightwire; mirror.h says what they are.
 inline constexpr std::string_view kJournalFile = "journal";
-// What a change needs on the disk, before it takes its place: its journal, and the states while and after it is
-// written.
+// A change is prepared under these names: its journal, and the states while and after it is written.
 inline constexpr std::string_view kNextJournalFile = "journal.next";
 inline constexpr std::string_view kWritingStateFile = "state.writing.json";
 inline constexpr std::string_view kWrittenStateFile = "state.written.json";
@@ -72,7 +71,7 @@ class MirrorInPlace final : public Mirror {
   Status Sync() override;
   [[nodiscard]] bool synced() const override { return !state_.unsynced.has_value(); }
   [[nodiscard]] std::optional<Held> undo_target() const override {
-    return undo_.has_value() && !broken_ && held_ == undo_->after ? std::optional(undo_->before) : std::nullopt;
+    return undo_.has_value() && !needs_recovery_ && held_ == undo_->after ? std::optional(undo_->before) : std::nullopt;
   }
   Status Undo() override;
   Result<std::unique_ptr<TargetLoad>> BeginLoad(std::span<const AnchorFile> files) override;
@@ -83,21 +82,21 @@ class MirrorInPlace final : public Mirror {
 
  private:
   class Loading;
-  // Files that lie ready in incoming/ and only have to take their places.
-  struct Ready {
+  // Durable files in incoming/ that only have to take their places.
+  struct PreparedFiles {
     Replacement replacement;
     std::shared_ptr<const Layout> layout;
     std::vector<Digest> digests;
   };
 
   [[nodiscard]] Status CheckUsable() const;
-  Status TakeOver();
-  Status ReadBack();
-  Status Finish();
+  Status ClaimDirectory();
+  Status LoadState();
+  Status FinishInterrupted();
   Status FinishByFiles();
   Status FinishByJournal(const Held& target);
-  Status FinishNotBegun();
-  void Damage(const Error& why) {
+  Status FinishUnstarted();
+  void SetDamaged(const Error& why) {
     damage_ = ReloadNeededError(directory_, why.message());
     held_.reset();
     content_.reset();
@@ -107,22 +106,22 @@ class MirrorInPlace final : public Mirror {
   [[nodiscard]] std::optional<ChangeNote> ReadUndo();
   Status RemoveStaleFiles();
 
-  Status Save(const MirrorState& next);
+  Status SaveState(const MirrorState& next);
   Result<std::unique_ptr<FileLock>> LockContent();
   Status OpenUpdates();
   Status WriteChange(const StagedChange& change);
   Status ApplyByJournal(const StagedChange& change, const Held& after);
-  Status Prepare(const StagedChange& change, const ChangeNote& note, const MirrorState& writing,
-                 const MirrorState& written);
-  Result<std::unique_ptr<NewFile>> WriteState(std::string_view name, const MirrorState& state);
+  Status PrepareChange(const StagedChange& change, const ChangeNote& note, const MirrorState& writing,
+                       const MirrorState& written);
+  Result<std::unique_ptr<NewFile>> CreateStateFile(std::string_view name, const MirrorState& state);
   Status ApplyByFiles(const StagedChange& change, const Held& after);
-  Result<Ready> RewriteFiles(const StagedChange& change, const Held& after);
+  Result<PreparedFiles> PrepareChangedFiles(const StagedChange& change, const Held& after);
   Status RewriteFile(const PlannedFile& file, const StateView& after);
-  Result<Ready> CheckLoaded(const Held& held, const Layout& layout, std::vector<std::string> names);
+  Result<PreparedFiles> PrepareLoadedFiles(const Held& held, const Layout& layout, std::vector<std::string> names);
   Status Activate();
   Status Install(const Replacement& replacement);
   Result<std::vector<std::string>> OwnedFiles();
-  Status SaveBeside(const Layout& layout, const std::vector<Digest>& digests, const Sha256Digest& state);
+  Status SaveLayoutAndDigests(const Layout& layout, const std::vector<Digest>& digests, const Sha256Digest& state);
 
   FileSystem& files_;
   FileSystem::Path directory_;
@@ -132,18 +131,18 @@ class MirrorInPlace final : public Mirror {
   ThreadPool& pool_;
 
   std::unique_ptr<FileLock> follower_lock_;
-  MirrorState state_;  // as it is on the disk
+  MirrorState state_;  // that of state.json
   std::optional<Held> held_;
   std::optional<Error> damage_;
-  // An effect failed half-way, so what is in memory may not be what is on the disk.
-  bool broken_ = false;
+  // The disk failed during a change, so memory may not match it.
+  bool needs_recovery_ = false;
   std::optional<MirrorContent> content_;             // if held()
   std::vector<std::unique_ptr<UpdateMap>> updates_;  // of the content's files, once they are needed
-  std::optional<ChangeNote> undo_;                   // of the journal, if it can be taken back
-  // What the change that leads from what is held to this needs lies ready on the disk, and nothing else has happened.
-  std::optional<Held> journaled_;
-  std::optional<Ready> ready_;
-  std::uint64_t loads_ = 0;  // begun so far: incoming/ belongs to the last one
+  std::optional<ChangeNote> undo_;                   // the journal's note, if its change can be undone
+  // The change from held_ to this version is prepared: its journal and states are durable, under the names above.
+  std::optional<Held> prepared_change_;
+  std::optional<PreparedFiles> prepared_files_;
+  std::uint64_t loads_ = 0;  // begun so far; incoming/ belongs to the last one
 };
 
 }  // namespace weightwire

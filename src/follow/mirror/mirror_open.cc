@@ -17,25 +17,36 @@ namespace {
 
 using Path = FileSystem::Path;
 
+// True for the names that a mirror gives to files of its own, except its locks, which are never stale.
+bool IsOwnFile(std::string_view name) {
+  constexpr std::string_view kTemporary = ".tmp";  // WriteDurably's
+  if (name.ends_with(kTemporary)) name.remove_suffix(kTemporary.size());
+  for (const std::string_view own : {kStateFile, kMirrorFilesFile, kJournalFile, kNextJournalFile, kWritingStateFile,
+                                     kWrittenStateFile, kReplacementFile, kIncoming}) {
+    if (name == own) return true;
+  }
+  return name.starts_with("layout.") || name.starts_with("digests.");
+}
+
 }  // namespace
 
 Status MirrorInPlace::Open() {
-  WW_RETURN_IF_ERROR(TakeOver());
+  WW_RETURN_IF_ERROR(ClaimDirectory());
   WW_TRY(follower_lock_, LockFollower(files_, directory_));
   WW_TRY(const std::optional<FileInfo> content_lock, files_.Stat(own_ / kContentLock));
   if (!content_lock.has_value()) WW_RETURN_IF_ERROR(files_.Lock(own_ / kContentLock, LockMode::kExclusive));
-  return ReadBack();
+  return LoadState();
 }
 
-// Takes up what is on the disk, and finishes what was begun there.
-Status MirrorInPlace::ReadBack() {
-  // Whoever kept the mirror may have been killed between naming a file and syncing that name. What is acted on below
-  // must not be taken back by a power failure that comes later.
+// Reads the state from the disk, and completes a change that a crash interrupted.
+Status MirrorInPlace::LoadState() {
+  // The previous follower may have been killed between renaming a file and syncing the directory. Sync it now, so that
+  // a later power failure cannot undo a name that the code below relies on.
   WW_RETURN_IF_ERROR(files_.SyncDirectory(own_));
   auto state = ReadMirrorState(files_, directory_);
   if (state.ok()) {
     state_ = std::move(state).value();
-    WW_RETURN_IF_ERROR(Finish());
+    WW_RETURN_IF_ERROR(FinishInterrupted());
     if (state_.held.has_value() && !damage_.has_value()) WW_RETURN_IF_ERROR(OpenContent(options_.check));
     if (!damage_.has_value()) {
       held_ = state_.held;
@@ -44,7 +55,7 @@ Status MirrorInPlace::ReadBack() {
   } else if (state.error().code() == ErrorCode::kNotFound) {
     held_.reset();
   } else if (state.error().code() == ErrorCode::kCorrupt) {
-    Damage(state.error());
+    SetDamaged(state.error());
   } else {
     return state.error();
   }
@@ -52,23 +63,24 @@ Status MirrorInPlace::ReadBack() {
 }
 
 Result<bool> MirrorInPlace::Recover() {
-  if (!broken_) return false;
-  // Nothing in memory counts any more. Only what is held is still said, until it is known what is.
+  if (!needs_recovery_) return false;
+  // Discard the in-memory state; it may not match the disk. Keep `held_`, so that held() has an answer until the files
+  // are read again.
   state_ = MirrorState();
   damage_.reset();
   content_.reset();
   updates_.clear();
   undo_.reset();
-  journaled_.reset();
-  ready_.reset();
+  prepared_change_.reset();
+  prepared_files_.reset();
   ++loads_;
-  WW_RETURN_IF_ERROR(ReadBack());
-  broken_ = false;
+  WW_RETURN_IF_ERROR(LoadState());
+  needs_recovery_ = false;
   return true;
 }
 
-// The directory is ours, or becomes so.
-Status MirrorInPlace::TakeOver() {
+// Creates the mirror's own folder, unless the directory is a mirror already.
+Status MirrorInPlace::ClaimDirectory() {
   WW_RETURN_IF_ERROR(MakeDirectories(files_, directory_));
   WW_TRY(const std::optional<FileInfo> own, files_.Stat(own_));
   if (own.has_value() && own->kind != FileKind::kDirectory) {
@@ -87,19 +99,19 @@ Status MirrorInPlace::TakeOver() {
                              directory_.string()));
   }
   if (!own.has_value()) {
-    // Whoever made the directories on the way may have been killed before their names were on the disk. From here on
-    // they are, so this is not needed again.
+    // The process that made the parent directories may have been killed before their names were durable. Once the
+    // mirror's own folder exists, they are.
     WW_RETURN_IF_ERROR(SyncAncestors(files_, directory_));
     WW_RETURN_IF_ERROR(files_.MakeDirectory(own_));
   }
-  // Even if it is there: whoever made it may have been killed before this.
+  // Sync it even if the folder exists, because the process that made it may have been killed before this line.
   return files_.SyncDirectory(directory_);
 }
 
-// Completes what a crash cut off.
-Status MirrorInPlace::Finish() {
+// Completes a change that a crash interrupted, and replays one whose weights may not be durable.
+Status MirrorInPlace::FinishInterrupted() {
   if (state_.writing.has_value()) {
-    return state_.writing->by == MirrorState::By::kFiles ? FinishByFiles() : FinishByJournal(state_.writing->held);
+    return state_.writing->by == MirrorState::By::kFiles ? FinishByFiles() : FinishByJournal(state_.writing->target);
   }
   if (state_.held.has_value() && state_.unsynced.has_value()) return FinishByJournal(*state_.held);
   return Ok();
@@ -108,47 +120,47 @@ Status MirrorInPlace::Finish() {
 Status MirrorInPlace::FinishByFiles() {
   const auto text = files_.Read(own_ / kReplacementFile, kMaxReplacementBytes);
   if (!text.ok()) {
-    Damage(text.error());
+    SetDamaged(text.error());
     return Ok();
   }
   const auto replacement = ParseReplacement(TextOf(text.value()));
-  if (!replacement.ok() || !(replacement.value().held == state_.writing->held)) {
-    Damage({ErrorCode::kCorrupt, "the list of files of an unfinished update is damaged"});
+  if (!replacement.ok() || !(replacement.value().target == state_.writing->target)) {
+    SetDamaged({ErrorCode::kCorrupt, "the list of files of an unfinished update is damaged"});
     return Ok();
   }
   WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
   WW_RETURN_IF_ERROR(Install(replacement.value()));
-  return Save({replacement.value().held, std::nullopt, std::nullopt});
+  return SaveState({replacement.value().target, std::nullopt, std::nullopt});
 }
 
 Status MirrorInPlace::FinishByJournal(const Held& target) {
   auto journal = Journal::Open(files_, own_ / kJournalFile, kernels_);
   if (!journal.ok() && journal.error().code() == ErrorCode::kIo) return journal.error();
   if (!journal.ok() && journal.error().code() != ErrorCode::kNotFound) {
-    Damage(journal.error());
+    SetDamaged(journal.error());
     return Ok();
   }
   const bool forward = journal.ok() && journal.value().state_after() == target.state;
-  if (!forward && (!journal.ok() || journal.value().state_before() != target.state)) return FinishNotBegun();
+  if (!forward && (!journal.ok() || journal.value().state_before() != target.state)) return FinishUnstarted();
   WW_TRY(const std::unique_ptr<FileLock> lock, LockContent());
   const Status replayed = ReplayJournal(files_, directory_, journal.value(),
                                         forward ? Journal::Direction::kForward : Journal::Direction::kBack, pool_);
   if (!replayed.ok()) {
     if (replayed.error().code() == ErrorCode::kIo) return replayed.error();
-    Damage(replayed.error());
+    SetDamaged(replayed.error());
     return Ok();
   }
   WW_RETURN_IF_ERROR(WriteDigests(files_, own_ / DigestFile(target.state),
                                   forward ? journal.value().digests_after() : journal.value().digests_before()));
-  return Save({target, std::nullopt, std::nullopt});
+  return SaveState({target, std::nullopt, std::nullopt});
 }
 
-// The state says that a change is being written by its journal, and the journal is not that change's. Then a crash has
-// kept the one name and not the other, which was before the first weight changed; or somebody has removed the journal.
-// The digest of the files tells.
-Status MirrorInPlace::FinishNotBegun() {
+// Handles a state that says "being written by the journal" beside a journal of another change. Either a crash kept only
+// the name of the state, which happens before the first weight changes, or another program removed the journal. The
+// digest of the files decides which.
+Status MirrorInPlace::FinishUnstarted() {
   if (!state_.writing.has_value() || !state_.held.has_value()) {
-    Damage({ErrorCode::kCorrupt, "the journal of its last update is missing"});
+    SetDamaged({ErrorCode::kCorrupt, "the journal of its last update is missing"});
     return Ok();
   }
   auto layout = ReadLayout(state_.held->layout);
@@ -158,10 +170,10 @@ Status MirrorInPlace::FinishNotBegun() {
     if (!content.ok() && content.error().code() == ErrorCode::kIo) return content.error();
     if (content.ok() &&
         StateDigest(*layout.value(), content.value().DigestInFull(kernels_, pool_)) == state_.held->state) {
-      return Save({state_.held, std::nullopt, std::nullopt});
+      return SaveState({state_.held, std::nullopt, std::nullopt});
     }
   }
-  Damage({ErrorCode::kCorrupt, "its last update was cut off, and the journal of that is missing"});
+  SetDamaged({ErrorCode::kCorrupt, "its last update was cut off, and the journal of that is missing"});
   return Ok();
 }
 
@@ -170,13 +182,13 @@ Status MirrorInPlace::OpenContent(bool check) {
   auto layout = ReadLayout(held.layout);
   if (!layout.ok()) {
     if (layout.error().code() == ErrorCode::kIo) return layout.error();
-    Damage(layout.error());
+    SetDamaged(layout.error());
     return Ok();
   }
   auto content = MirrorContent::Open(files_, directory_, std::move(layout).value());
   if (!content.ok()) {
     if (content.error().code() == ErrorCode::kIo) return content.error();
-    Damage(content.error());
+    SetDamaged(content.error());
     return Ok();
   }
   content_.emplace(std::move(content).value());
@@ -188,7 +200,7 @@ Status MirrorInPlace::OpenContent(bool check) {
   }
   std::vector<Digest> found = content_->DigestInFull(kernels_, pool_);
   if (StateDigest(content_->layout(), found) != held.state) {
-    Damage({ErrorCode::kCorrupt, fmt::format("its files do not have the digest of version {}", held.version)});
+    SetDamaged({ErrorCode::kCorrupt, fmt::format("its files do not have the digest of version {}", held.version)});
     return Ok();
   }
   content_->set_digests(std::move(found));
@@ -213,10 +225,9 @@ std::optional<ChangeNote> MirrorInPlace::ReadUndo() {
   return std::move(note).value();
 }
 
-// Removes what is of no use any more.
+// Removes the mirror's own files that no change and no state needs. Others may keep files in the folder, too.
 Status MirrorInPlace::RemoveStaleFiles() {
-  std::set<std::string> kept = {std::string(kStateFile),       std::string(kFollowerLock),   std::string(kContentLock),
-                                std::string(kMirrorFilesFile), std::string(kFollowerIdFile), std::string(kToldFile)};
+  std::set<std::string> kept = {std::string(kStateFile), std::string(kMirrorFilesFile)};
   if (undo_.has_value() || state_.unsynced.has_value()) kept.emplace(kJournalFile);
   if (state_.held.has_value()) {
     kept.insert(LayoutFile(state_.held->layout));
@@ -224,7 +235,7 @@ Status MirrorInPlace::RemoveStaleFiles() {
   }
   WW_TRY(const std::vector<std::string> names, files_.List(own_));
   for (const std::string& name : names) {
-    if (!kept.contains(name)) WW_RETURN_IF_ERROR(RemoveTree(files_, own_ / name));
+    if (IsOwnFile(name) && !kept.contains(name)) WW_RETURN_IF_ERROR(RemoveTree(files_, own_ / name));
   }
   return Ok();
 }

@@ -45,7 +45,7 @@ std::string ToJson(const MirrorState& state) {
   }
   if (state.writing.has_value()) {
     FieldsWriter writing;
-    WriteHeld(writing, state.writing->held);
+    WriteHeld(writing, state.writing->target);
     out.Object("writing", writing);
     out.Text("by", state.writing->by == MirrorState::By::kJournal ? "journal" : "files");
   } else {

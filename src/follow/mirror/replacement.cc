@@ -16,7 +16,7 @@ constexpr std::string_view kReplacementFormat = "weightwire-replacement";
 std::string ToJson(const Replacement& replacement) {
   FieldsWriter out;
   out.Text("format", kReplacementFormat);
-  WriteHeld(out, replacement.held);
+  WriteHeld(out, replacement.target);
   out.Texts("placed", replacement.placed).Texts("removed", replacement.removed).Texts("owned", replacement.owned);
   return out.Finish() + "\n";
 }
@@ -24,7 +24,7 @@ std::string ToJson(const Replacement& replacement) {
 Result<Replacement> ParseReplacement(std::string_view json) {
   WW_TRY(const JsonValue object, ParseFields(json, kMaxReplacementBytes, kReplacementFormat));
   Replacement replacement;
-  WW_TRY(replacement.held, ReadHeld(object));
+  WW_TRY(replacement.target, ReadHeld(object));
   WW_TRY(replacement.placed, object.Texts("placed", kMaxAnchorFiles));
   WW_TRY(replacement.removed, object.Texts("removed", kMaxAnchorFiles));
   WW_TRY(replacement.owned, object.Texts("owned", kMaxAnchorFiles));
@@ -46,7 +46,7 @@ Status MakeDirectories(FileSystem& files, const FileSystem::Path& directory) {
 Status SyncAncestors(FileSystem& files, const FileSystem::Path& directory) {
   for (FileSystem::Path child = directory; child.has_relative_path(); child = child.parent_path()) {
     const FileSystem::Path parent = child.parent_path();
-    // One that we may not look into was not made by us; nor was any above it.
+    // A directory that this process may not list was not made by weightwire; nor were its parents.
     if (!files.List(parent.empty() ? FileSystem::Path(".") : parent).ok()) break;
     WW_RETURN_IF_ERROR(files.SyncDirectory(parent));
   }

@@ -1,5 +1,5 @@
-// Replacing files of a mirror by others that lie ready in .weightwire/incoming: a list that can be worked off again
-// from the start, wherever a crash stopped it.
+// The list of files of a mirror that are replaced by others in .weightwire/incoming. It can be executed again from the
+// start, wherever a crash stopped it.
 #pragma once
 
 #include <string>
@@ -13,10 +13,10 @@
 namespace weightwire {
 
 struct Replacement {
-  Held held;                         // what the mirror holds then
+  Held target;                       // what the mirror holds then
   std::vector<std::string> placed;   // names of files in incoming/, which take the place of those in the mirror
-  std::vector<std::string> removed;  // names of files in the mirror that go
-  std::vector<std::string> owned;    // names of all files that are there then because of us
+  std::vector<std::string> removed;  // names of files in the mirror to delete
+  std::vector<std::string> owned;    // names of all files in the mirror then that it has placed itself
 
   bool operator==(const Replacement&) const = default;
 };
@@ -25,16 +25,16 @@ struct Replacement {
 // Every name has passed CheckFileName (log/keys.h).
 Result<Replacement> ParseReplacement(std::string_view json);
 
-// Makes the directory and those on the way to it, and brings their names to the disk. One that is there already may
-// have been made by somebody who was killed before that: see SyncAncestors.
+// Creates the directory and its missing parents, and makes their names durable. The process that made an existing one
+// may have been killed before its name was durable: see SyncAncestors.
 Status MakeDirectories(FileSystem& files, const FileSystem::Path& directory);
-// Brings the names on the way to the directory to the disk.
+// Makes the names of the directory and of its parents durable.
 Status SyncAncestors(FileSystem& files, const FileSystem::Path& directory);
 
-// Makes the directories on the way to `name` below `root`. An error when one of them is a link or a file.
+// Creates the parent directories of `name` below `root`. An error if one of them is a link or a file.
 Status MakeParents(FileSystem& files, const FileSystem::Path& root, std::string_view name);
 
-// Makes what the list says so, and returns once that is on the disk. A file that is not in incoming/ any more is in its
+// Performs the listed renames and removals, then syncs the directories. A file that is no longer in incoming/ is in its
 // place already.
 Status ExecuteReplacement(FileSystem& files, const FileSystem::Path& directory, const FileSystem::Path& incoming,
                           const Replacement& replacement);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/limits.h"
+#include "follow/mirror/clone_mirror.h"
 #include "follow/mirror/mirror_state.h"
 #include "follow/mirror/replacement.h"
 
@@ -21,11 +21,6 @@ using Path = FileSystem::Path;
 
 constexpr std::string_view kCopies = "copies";
 constexpr std::string_view kNextLink = "current.next";
-
-// What a copy needs of the one it is made from, in .weightwire: what it holds, and not what it was doing.
-bool IsCarriedOver(const std::string& name) {
-  return name == kStateFile || name == kMirrorFilesFile || name.starts_with("layout.") || name.starts_with("digests.");
-}
 
 // A copy's number, if the text names one.
 std::optional<std::uint64_t> NumberOf(std::string_view name) {
@@ -60,7 +55,7 @@ class SwapMirror final : public Mirror {
   Status Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) override;
   Status Sync() override { return current_ ? current_->Sync() : Ok(); }
   [[nodiscard]] bool synced() const override { return !current_ || current_->synced(); }
-  [[nodiscard]] std::optional<Held> undo_target() const override { return before_held_; }
+  [[nodiscard]] std::optional<Held> undo_target() const override { return previous_held_; }
   Status Undo() override;
   Result<std::unique_ptr<TargetLoad>> BeginLoad(std::span<const AnchorFile> files) override;
   Result<bool> Recover() override;
@@ -77,13 +72,12 @@ class SwapMirror final : public Mirror {
             fmt::format("the files in {} cannot be taken over: every version gets a copy of its own there",
                         directory_.string())};
   }
-  Status TakeOver();
+  Status ClaimDirectory();
   Result<std::optional<std::uint64_t>> ReadLink();
   Result<std::unique_ptr<Mirror>> OpenCopy(std::uint64_t number) {
     return OpenMirror(files_, CopyPath(number), options_, kernels_, pool_);
   }
-  Result<std::uint64_t> BeginCopy();
-  Status CloneInto(const Path& from, const Path& to, int depth);
+  Result<std::uint64_t> MakeEmptyCopy();
   Status SwapTo(std::uint64_t number, std::unique_ptr<Mirror>& copy);
   Status SyncLink();
 
@@ -95,43 +89,43 @@ class SwapMirror final : public Mirror {
   ThreadPool& pool_;
 
   std::unique_ptr<FileLock> lock_;
-  std::uint64_t last_number_ = 0;  // of any copy so far: a name is never used again while somebody may still read it
+  std::uint64_t last_number_ = 0;  // of any copy so far; no name is used twice, because readers may still use it
   std::uint64_t number_ = 0;       // of the current copy, if there is one
   std::unique_ptr<Mirror> current_;
-  bool link_in_doubt_ = false;           // it leads to the current copy, and that may not be on the disk
-  std::optional<std::uint64_t> before_;  // the copy before, if it can be gone back to
-  std::optional<Held> before_held_;
+  bool link_unsynced_ = false;             // the link to the current copy may not be durable
+  std::optional<std::uint64_t> previous_;  // the number of the copy that Undo leads to
+  std::optional<Held> previous_held_;
   const std::optional<Held> nothing_;
   const std::optional<Error> no_damage_;
 };
 
 Status SwapMirror::Open() {
-  WW_RETURN_IF_ERROR(TakeOver());
+  WW_RETURN_IF_ERROR(ClaimDirectory());
   WW_TRY(lock_, LockFollower(files_, directory_));
-  // Whoever replaced the link may have been killed before its name was on the disk; what is removed below must not be
-  // what it leads to after a power failure.
+  // The process that replaced the link may have been killed before the link was durable. Sync it, because a power
+  // failure must not bring back a link to a copy that is removed below.
   WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
   WW_TRY(const std::optional<std::uint64_t> number, ReadLink());
   if (number.has_value()) {
     number_ = *number;
     WW_TRY(current_, OpenCopy(number_));
   }
-  // The copy before is the one below that is complete. What is of no use goes when the next copy is begun.
+  // The previous copy is the newest complete one below the current number. MakeEmptyCopy removes all others.
   WW_TRY(const std::vector<std::string> names, files_.List(directory_ / kCopies));
   for (const std::string& name : names) {
     const std::optional<std::uint64_t> found = NumberOf(name);
     if (!found.has_value()) continue;
     last_number_ = std::max(last_number_, *found);
-    if (!number.has_value() || *found >= number_ || before_ > found) continue;
+    if (!number.has_value() || *found >= number_ || previous_ > found) continue;
     const auto state = ReadMirrorState(files_, CopyPath(*found));
     if (!state.ok() || !state.value().held.has_value() || state.value().writing.has_value()) continue;
-    before_ = found;
-    before_held_ = state.value().held;
+    previous_ = found;
+    previous_held_ = state.value().held;
   }
   return Ok();
 }
 
-Status SwapMirror::TakeOver() {
+Status SwapMirror::ClaimDirectory() {
   WW_RETURN_IF_ERROR(MakeDirectories(files_, directory_));
   WW_TRY(const std::vector<std::string> names, files_.List(directory_));
   WW_TRY(const std::optional<FileInfo> mark, files_.Stat(own_ / kSwapMark));
@@ -143,7 +137,7 @@ Status SwapMirror::TakeOver() {
                    fmt::format("{} is not empty and was not made for whole copies; choose an empty directory",
                                directory_.string()));
     }
-    // Whoever made the directories on the way may have been killed before their names were on the disk.
+    // The process that made the parent directories may have been killed before their names were durable.
     WW_RETURN_IF_ERROR(SyncAncestors(files_, directory_));
     if (!own.has_value()) WW_RETURN_IF_ERROR(files_.MakeDirectory(own_));
     WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
@@ -154,7 +148,7 @@ Status SwapMirror::TakeOver() {
   return files_.SyncDirectory(directory_);
 }
 
-// The number of the copy that the link leads to.
+// Reads the number of the copy that the link leads to.
 Result<std::optional<std::uint64_t>> SwapMirror::ReadLink() {
   const Path link = directory_ / kSwapLink;
   WW_TRY(const std::optional<FileInfo> info, files_.Stat(link));
@@ -175,42 +169,20 @@ Result<std::optional<std::uint64_t>> SwapMirror::ReadLink() {
   return number;
 }
 
-// An empty directory for the next copy. All but the current one go now: there are never more than two.
-Result<std::uint64_t> SwapMirror::BeginCopy() {
-  WW_RETURN_IF_ERROR(SyncLink());  // what goes must not be what it leads to after a power failure
+// Creates an empty directory for the next copy, and removes all copies but the current one: there are at most two.
+Result<std::uint64_t> SwapMirror::MakeEmptyCopy() {
+  WW_RETURN_IF_ERROR(SyncLink());  // a power failure must not bring back a link to a removed copy
   WW_TRY(const std::vector<std::string> names, files_.List(directory_ / kCopies));
   const std::uint64_t number = last_number_ + 1;
   WW_RETURN_IF_ERROR(files_.MakeDirectory(CopyPath(number)));
   last_number_ = number;
-  before_.reset();
-  before_held_.reset();
+  previous_.reset();
+  previous_held_.reset();
   for (const std::string& name : names) {
     if (current_ && NumberOf(name) == number_) continue;
     WW_RETURN_IF_ERROR(RemoveTree(files_, directory_ / kCopies / name));
   }
   return number;
-}
-
-// Everything in a directory into another, and onto the disk.
-Status SwapMirror::CloneInto(const Path& from, const Path& to, int depth) {
-  if (depth > kMaxDirectoryDepth) {
-    return Error(ErrorCode::kLimit, fmt::format("cannot copy {}: its folders lie too deep", from.string()));
-  }
-  const bool is_own = from.filename() == kMirrorFolder;
-  WW_TRY(const std::vector<std::string> names, files_.List(from));
-  for (const std::string& name : names) {
-    if (is_own && !IsCarriedOver(name)) continue;
-    WW_TRY(const std::optional<FileInfo> info, files_.Stat(from / name));
-    if (!info.has_value()) continue;
-    if (info->kind == FileKind::kDirectory) {
-      WW_RETURN_IF_ERROR(files_.MakeDirectory(to / name));
-      WW_RETURN_IF_ERROR(CloneInto(from / name, to / name, depth + 1));
-    } else if (info->kind == FileKind::kFile) {
-      WW_TRY(const std::unique_ptr<NewFile> copy, files_.Clone(from / name, to / name));
-      WW_RETURN_IF_ERROR(copy->Sync());
-    }
-  }
-  return files_.SyncDirectory(to);
 }
 
 Status SwapMirror::Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) {
@@ -222,14 +194,14 @@ Status SwapMirror::Apply(const std::shared_ptr<const StagedChange>& change, cons
     return current_->Apply(change, after);
   }
   WW_RETURN_IF_ERROR(current_->Sync());
-  WW_TRY(const std::uint64_t number, BeginCopy());
-  WW_RETURN_IF_ERROR(CloneInto(CopyPath(number_), CopyPath(number), 0));
+  WW_TRY(const std::uint64_t number, MakeEmptyCopy());
+  WW_RETURN_IF_ERROR(CloneMirror(files_, CopyPath(number_), CopyPath(number)));
   WW_TRY(std::unique_ptr<Mirror> copy, OpenCopy(number));
   WW_RETURN_IF_ERROR(copy->Apply(change, after));
   return SwapTo(number, copy);
 }
 
-// Everything of the copy is on the disk before the link leads to it, and so is its name.
+// Makes the copy and its name durable, then replaces the link.
 Status SwapMirror::SwapTo(std::uint64_t number, std::unique_ptr<Mirror>& copy) {
   WW_RETURN_IF_ERROR(copy->Sync());
   WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_ / kCopies));
@@ -238,13 +210,13 @@ Status SwapMirror::SwapTo(std::uint64_t number, std::unique_ptr<Mirror>& copy) {
   if (left.has_value()) WW_RETURN_IF_ERROR(files_.Remove(next));
   WW_RETURN_IF_ERROR(files_.MakeLink(fmt::format("{}/{}", kCopies, number), next));
   WW_RETURN_IF_ERROR(files_.Rename(next, directory_ / kSwapLink));
-  // Readers see it from now on, whatever comes of the sync.
-  link_in_doubt_ = true;
-  before_.reset();
-  before_held_.reset();
+  // Readers see the new copy from now on, even if the sync fails.
+  link_unsynced_ = true;
+  previous_.reset();
+  previous_held_.reset();
   if (current_ && current_->held().has_value() && number_ < number) {
-    before_ = number_;
-    before_held_ = current_->held();
+    previous_ = number_;
+    previous_held_ = current_->held();
   }
   current_ = std::move(copy);
   number_ = number;
@@ -252,32 +224,32 @@ Status SwapMirror::SwapTo(std::uint64_t number, std::unique_ptr<Mirror>& copy) {
 }
 
 Status SwapMirror::SyncLink() {
-  if (link_in_doubt_) WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
-  link_in_doubt_ = false;
+  if (link_unsynced_) WW_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
+  link_unsynced_ = false;
   return Ok();
 }
 
 Result<bool> SwapMirror::Recover() {
-  const bool swapped = link_in_doubt_;
+  const bool swapped = link_unsynced_;
   WW_RETURN_IF_ERROR(SyncLink());
-  WW_TRY(const bool mended, current_ ? current_->Recover() : Result<bool>(false));
-  return swapped || mended;
+  WW_TRY(const bool recovered, current_ ? current_->Recover() : Result<bool>(false));
+  return swapped || recovered;
 }
 
 Status SwapMirror::Undo() {
-  if (!before_.has_value()) {
+  if (!previous_.has_value()) {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("{} has no version to go back to: the copy before is not there", directory_.string()));
   }
-  const std::uint64_t number = *before_;
+  const std::uint64_t number = *previous_;
   WW_TRY(std::unique_ptr<Mirror> copy, OpenCopy(number));
-  if (copy->held() != before_held_) {
+  if (copy->held() != previous_held_) {
     return Error(ErrorCode::kCorrupt, fmt::format("the copy before in {} is damaged", directory_.string()));
   }
   return SwapTo(number, copy);
 }
 
-// A load goes into a copy of its own.
+// A load into a copy of its own.
 class SwapMirror::Loading final : public TargetLoad {
  public:
   Loading(SwapMirror& mirror, std::uint64_t number, std::unique_ptr<Mirror> copy, std::unique_ptr<TargetLoad> load)
@@ -288,9 +260,9 @@ class SwapMirror::Loading final : public TargetLoad {
   }
   Status Commit(const Held& held, const Layout& layout) override {
     WW_CHECK(copy_ != nullptr);
-    // Once that is done, only the link may be missing.
-    WW_TRY(const bool mended, copy_->Recover());
-    if (mended && !copy_->held().has_value()) {
+    // After an earlier error, the copy may be complete, so that only the link is missing.
+    WW_TRY(const bool recovered, copy_->Recover());
+    if (recovered && !copy_->held().has_value()) {
       return Error(ErrorCode::kCorrupt, fmt::format("a copy in {} was damaged by an error of the disk before it was "
                                                     "used; it must be loaded anew",
                                                     mirror_.directory_.string()));
@@ -307,7 +279,7 @@ class SwapMirror::Loading final : public TargetLoad {
 };
 
 Result<std::unique_ptr<TargetLoad>> SwapMirror::BeginLoad(std::span<const AnchorFile> files) {
-  WW_TRY(const std::uint64_t number, BeginCopy());
+  WW_TRY(const std::uint64_t number, MakeEmptyCopy());
   WW_TRY(std::unique_ptr<Mirror> copy, OpenCopy(number));
   WW_TRY(std::unique_ptr<TargetLoad> load, copy->BeginLoad(files));
   return std::unique_ptr<TargetLoad>(std::make_unique<Loading>(*this, number, std::move(copy), std::move(load)));

@@ -1,18 +1,17 @@
-// A mirror for readers that know nothing of us: a link that leads to a whole checkpoint, and is replaced at one stroke.
+// A mirror for readers that do not know weightwire: a link to a complete checkpoint, which is replaced atomically.
 //
 //   DIR/current -> copies/N        a version, whole; what readers open
-//   DIR/copies/N/                  a mirror (mirror.h) that is not written to any more once the link leads to it
-//   DIR/.weightwire/swap           says that DIR is of this kind
-//   DIR/.weightwire/follower.lock  held by the follower that keeps it
+//   DIR/copies/N/                  a mirror (mirror.h) that is never changed after the link leads to it
+//   DIR/.weightwire/swap           marks DIR as a swap mirror
+//   DIR/.weightwire/follower.lock  locked by the follower that keeps it
 //
-// A newer version is made in a copy of its own: the files of the current one cloned, which costs next to nothing where
-// the file system shares their blocks (reflinks) and a full copy elsewhere; the change written there; all of it on the
-// disk; then the link is replaced. The copy before stays until the next version is begun. So whoever has opened the
-// directory that the link leads to reads one version, and nothing is ever written under its feet; if it reads for
-// longer than a version lasts, files that it has open stay, and others are gone. Nothing is locked for readers.
+// Each version gets a copy of its own: clone the files of the current copy (clone_mirror.h), write the change there,
+// make all of it durable, then replace the link. The previous copy stays until the next version is begun. So a reader
+// that has opened the directory behind the link reads one version, and no file changes while it reads. If it reads for
+// longer than a version lasts, files that it has open stay, and others are deleted. Readers need no lock.
 //
-// A crash at any instant leaves the link where it was, or at the new copy, which is complete by then. Copies
-// that nothing leads to are removed when the next version is begun.
+// A crash at any moment leaves the old link, or a link to the new copy, which is complete by then. Copies without a
+// link are removed when the next version is begun.
 #pragma once
 
 #include <memory>
@@ -21,12 +20,12 @@
 
 namespace weightwire {
 
-// As OpenMirror. Undo leads back to the copy before, as long as it is there: after a load and a change of the layout
-// too. A directory cannot be adopted.
+// Like OpenMirror. Undo returns to the previous copy while it exists, also after a load or a change of the layout. A
+// directory cannot be adopted.
 Result<std::unique_ptr<Mirror>> OpenSwapMirror(FileSystem& files, const FileSystem::Path& directory,
                                                const MirrorOptions& options, const Kernels& kernels, ThreadPool& pool);
 
-// What readers open, below the directory.
+// The link that readers open, in the directory.
 inline constexpr std::string_view kSwapLink = "current";
 
 }  // namespace weightwire
