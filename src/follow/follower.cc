@@ -248,6 +248,7 @@ bool Follower::LeaseIsDue() const {
   if (!options_.keep_lease) return false;
   const std::chrono::nanoseconds life = std::chrono::seconds(options_.lease_seconds);
   const auto now = tools_.clock->Monotonic();
+  if (LeaseNeedsTooLittle() && !lease_trouble_.has_value()) return true;
   if (lease_failed_at_.has_value()) {
     const auto pause = life / (lease_trouble_.has_value() ? kRenewalsPerLease : kTriesPerLease);
     return now - *lease_failed_at_ >= pause || (!lease_trouble_.has_value() && !LeaseLives());
@@ -278,7 +279,7 @@ Result<FollowerStep> Follower::RenewLease() {
   const Status written = WriteLease();
   if (written.ok()) return FollowerStep::kLease;
   // What only goes on is protected by the lease that still lives. What is needed besides has to wait.
-  const bool needs_more = wanted_anchor_.has_value() && leased_anchor_ != wanted_anchor_;
+  const bool needs_more = LeaseNeedsTooLittle() || (wanted_anchor_.has_value() && leased_anchor_ != wanted_anchor_);
   if (!MayPass(written.error()) || !LeaseLives() || needs_more) return written.error();
   lease_failed_at_ = tools_.clock->Monotonic();
   return FollowerStep::kLease;
@@ -289,6 +290,7 @@ Status Follower::WriteLease() {
   const auto before = tools_.clock->Monotonic();
   const Lease lease = CurrentLease();
   if (leased_anchor_ != lease.needs_anchor) leased_anchor_.reset();  // whatever the outcome
+  leased_from_ = std::max(leased_from_, lease.needs_from);           // too
   Status put = run_.PutLease(lease);
   if (!put.ok()) {
     if (MayPass(put.error())) return put;
@@ -310,6 +312,7 @@ Status Follower::WriteLease() {
   }
   leased_at_ = before;
   leased_version_ = lease.holds;
+  leased_from_ = lease.needs_from;
   leased_anchor_ = lease.needs_anchor;
   lease_failed_at_.reset();
   lease_trouble_.reset();

@@ -181,6 +181,11 @@ class Follower {
   void DropStaged();
 
   [[nodiscard]] bool LeaseIsDue() const;
+  // True if the lease no longer needs the deltas after the version held, because the target went back to it.
+  [[nodiscard]] bool LeaseNeedsTooLittle() const {
+    return leased_at_.has_value() && held_.has_value() &&
+           (!leased_from_.has_value() || *leased_from_ > held_->record.version);
+  }
   [[nodiscard]] bool LeaseLives() const;
   Status WriteLease();
   [[nodiscard]] Lease CurrentLease() const;
@@ -227,6 +232,8 @@ class Follower {
   std::optional<std::chrono::nanoseconds> leased_at_;  // by our clock, before the lease was put
   std::optional<Version> leased_version_;              // that it says is held
   std::optional<AnchorName> leased_anchor_;            // that it names
+  // It needs deltas after this version, or a write whose result is unknown says so. No earlier delta may be fetched.
+  std::optional<Version> leased_from_;
   // Since the last one that was written: when another could not be, and why if no waiting helps.
   std::optional<std::chrono::nanoseconds> lease_failed_at_;
   std::optional<Error> lease_trouble_;

@@ -118,6 +118,24 @@ TEST_F(FollowerTest, TheLastChangeCanBeTakenBack) {
   ExpectHolds(1);
 }
 
+TEST_F(FollowerTest, UndoRenewsTheLeaseBeforeTheDeltaIsFetchedAgain) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  maker_.Publish();
+  Run_(follower);
+  clock_.Advance(std::chrono::seconds(20));  // so that the lease names version 1
+  Run_(follower);
+  ASSERT_EQ(maker_.run().ReadLeases(nullptr).value().at(0).lease.needs_from, Version{1});
+  ASSERT_TRUE(follower.Undo().ok());
+  follower.StandStill(std::nullopt);
+  const std::vector<FollowerStep> steps = Run_(follower);
+  const auto lease = std::find(steps.begin(), steps.end(), FollowerStep::kLease);
+  ASSERT_NE(lease, steps.end());
+  EXPECT_LT(lease, std::find(steps.begin(), steps.end(), FollowerStep::kFetch));
+  EXPECT_EQ(maker_.run().ReadLeases(nullptr).value().at(0).lease.needs_from, Version{0});
+}
+
 TEST_F(FollowerTest, StandsStillThoughItWasOnItsWayFurther) {
   for (int i = 0; i < 6; ++i) maker_.Publish();
   maker_.AddAnchor(5);
