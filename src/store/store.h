@@ -137,6 +137,10 @@ class Store {
   // The store's own clock, as last_modified has it; about a second exact. May cost a request.
   virtual Result<WallTime> Now() = 0;
 
+ protected:
+  // By default gathers the parts in memory and writes them by one Put.
+  virtual Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes);
+
  private:
   virtual Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) = 0;
   virtual Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) = 0;
@@ -146,8 +150,6 @@ class Store {
   virtual Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view start_after,
                                                  std::size_t limit) = 0;
   virtual Status DoRemove(std::string_view key) = 0;
-  // By default the parts are gathered in memory and written by one Put.
-  virtual Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes);
 };
 
 // "there is no object KEY in STORE": one wording for all back ends.

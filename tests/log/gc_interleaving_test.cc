@@ -62,7 +62,7 @@ class FakeFollower {
 class World {
  public:
   World(std::uint64_t seed, const Faults& faults) : faults(faults), random(seed), history(memory, seed) {
-    watched.before = [this](Request, std::string_view) -> Status {
+    watched.before = [this](StoreOperation, std::string_view) -> Status {
       // Others act between any two requests of a collector, unless one of them is a collector that did this.
       if (!nested_) {
         nested_ = true;
@@ -136,14 +136,14 @@ class World {
       collector = std::make_unique<Collector>(Run::Open(watched).value(), Options(), random);
     }
     for (std::uint64_t i = random.Below(10); i > 0 && collector != nullptr; --i) {
-      const int removals = watched.Count(Request::kRemove);
+      const int removals = watched.Count(StoreOperation::kRemove);
       const auto step = collector->Step();
       if (!step.ok()) {
         complaint_ = "a collector failed: " + step.error().message();
         return;
       }
       // Only a removal can break anything.
-      if (watched.Count(Request::kRemove) != removals) Check();
+      if (watched.Count(StoreOperation::kRemove) != removals) Check();
       if (step.value().what == GcStep::What::kWaits) return;
       if (step.value().what == GcStep::What::kDone) {
         removed_ += collector->progress().removed.objects;

@@ -141,8 +141,10 @@ TEST_F(GcTest, MarksWhatItWillDeleteAndWaitsForTheGraceTime) {
 TEST_F(GcTest, DryRunWritesNothing) {
   Fill();
   options_.dry_run = true;
-  store_.before = [](Request request, std::string_view key) -> Status {
-    EXPECT_TRUE(request != Request::kPut && request != Request::kPutIfAbsent && request != Request::kRemove) << key;
+  store_.before = [](StoreOperation request, std::string_view key) -> Status {
+    EXPECT_TRUE(request != StoreOperation::kPut && request != StoreOperation::kPutIfAbsent &&
+                request != StoreOperation::kRemove)
+        << key;
     return Ok();
   };
   Collector collector(history_.run(), options_, random_);
@@ -338,7 +340,7 @@ TEST_F(GcTest, KeepsWantedVersionsReachableAcrossARebase) {
 TEST_F(GcTest, ContinuesAfterAnErrorInAnyRequest) {
   Fill();
   const std::set<std::string> before = Keys();
-  store_.before = [&](Request, std::string_view) -> Status {
+  store_.before = [&](StoreOperation, std::string_view) -> Status {
     if (random_.Below(5) == 0) return Error(ErrorCode::kUnavailable, "not now");
     return Ok();
   };
@@ -503,9 +505,9 @@ TEST_F(GcTest, ListsManyPages) {
 TEST_F(GcTest, DeletesTheManifestOfAnAnchorFirst) {
   Fill();
   std::map<AnchorName, bool> list_gone;
-  store_.before = [&](Request request, std::string_view key) -> Status {
+  store_.before = [&](StoreOperation request, std::string_view key) -> Status {
     const auto anchor = AnchorOfKey(key);
-    if (request != Request::kRemove || !anchor.has_value()) return Ok();
+    if (request != StoreOperation::kRemove || !anchor.has_value()) return Ok();
     if (IsManifestKey(key)) list_gone[*anchor] = true;
     EXPECT_TRUE(list_gone[*anchor]) << key;
     return Ok();
@@ -535,8 +537,8 @@ TEST_F(GcTest, DeletesExpiredLeasesAndProbesOnceTheyAreOldEnough) {
   clock_.Advance(std::chrono::seconds(3));
   history_.Put("probe/young", "1");
   // One comes back after it was listed.
-  store_.before = [&](Request request, std::string_view key) -> Status {
-    if (request == Request::kStat && key == LeaseKey(back)) {
+  store_.before = [&](StoreOperation request, std::string_view key) -> Status {
+    if (request == StoreOperation::kStat && key == LeaseKey(back)) {
       lease.follower = back;
       EXPECT_TRUE(history_.run().PutLease(lease).ok());
     }
@@ -571,8 +573,8 @@ TEST_F(GcTest, SeveralThreadsDeleteTheSameAndManifestsFirst) {
   std::mutex mutex;
   std::set<std::string> failed;
   std::vector<std::string> removed;
-  store_.before = [&](Request request, std::string_view key) -> Status {
-    if (request != Request::kRemove) return Ok();
+  store_.before = [&](StoreOperation request, std::string_view key) -> Status {
+    if (request != StoreOperation::kRemove) return Ok();
     const std::lock_guard lock(mutex);
     if (failed.insert(std::string(key)).second) return Error(ErrorCode::kUnavailable, "not now");
     removed.emplace_back(key);

@@ -169,8 +169,8 @@ TEST_F(PlanTest, SkipsDamagedAnchors) {
 }
 
 TEST_F(PlanTest, PassesOnStoreErrors) {
-  store_.before = [](Request request, std::string_view) -> Status {
-    if (request == Request::kGet) return Error(ErrorCode::kUnavailable, "not now");
+  store_.before = [](StoreOperation request, std::string_view) -> Status {
+    if (request == StoreOperation::kGet) return Error(ErrorCode::kUnavailable, "not now");
     return Ok();
   };
   ExpectError(PlanFetch(history_.run(), history_.newest(), std::nullopt, {}), ErrorCode::kUnavailable);

@@ -34,8 +34,8 @@ TEST_F(RunTest, CreateMakesARunOnce) {
 
 TEST_F(RunTest, LoserOfACreateRaceOpensTheWinnersRun) {
   std::optional<RunManifest> winner;
-  store_.before = [&](Request request, std::string_view) -> Status {
-    if (request == Request::kPutIfAbsent && !winner.has_value()) {
+  store_.before = [&](StoreOperation request, std::string_view) -> Status {
+    if (request == StoreOperation::kPutIfAbsent && !winner.has_value()) {
       SeededRandom other(2);
       winner = Run::Create(memory_, false, other).value().manifest();
     }
@@ -48,8 +48,8 @@ TEST_F(RunTest, LoserOfACreateRaceOpensTheWinnersRun) {
 
 TEST_F(RunTest, CreateReplacesNothingWithoutPutIfAbsent) {
   const RunManifest manifest = Run::Create(store_, true, random_).value().manifest();
-  store_.before = [&](Request request, std::string_view key) -> Status {
-    if (request == Request::kPutIfAbsent) return memory_.Remove(key);
+  store_.before = [&](StoreOperation request, std::string_view key) -> Status {
+    if (request == StoreOperation::kPutIfAbsent) return memory_.Remove(key);
     return Ok();
   };
   EXPECT_EQ(Run::Create(store_, true, random_).value().manifest(), manifest);
@@ -57,8 +57,8 @@ TEST_F(RunTest, CreateReplacesNothingWithoutPutIfAbsent) {
 
 TEST_F(RunTest, CreateSucceedsAfterALostAnswer) {
   bool lost = false;
-  store_.before = [&](Request request, std::string_view key) -> Status {
-    if (request != Request::kPutIfAbsent || lost) return Ok();
+  store_.before = [&](StoreOperation request, std::string_view key) -> Status {
+    if (request != StoreOperation::kPutIfAbsent || lost) return Ok();
     lost = true;
     RunManifest manifest;
     SeededRandom same(7);
@@ -107,7 +107,7 @@ TEST_F(RunTest, FindsTheNewestFromAnyKnownVersion) {
       int doublings = 0;
       for (int far = versions - 1 - std::max(known, 0); far > 0; far /= 2) ++doublings;
       EXPECT_LE(store_.Count(), 2 + 2 * doublings) << known << " of " << versions;
-      EXPECT_EQ(store_.Count(), store_.Count(Request::kGet));  // never a list
+      EXPECT_EQ(store_.Count(), store_.Count(StoreOperation::kGet));  // never a list
     }
   }
 }
@@ -132,7 +132,7 @@ TEST_F(RunTest, FindsTheNewestWhileOthersPublish) {
   for (int round = 0; round < 20; ++round) {
     const Version before = history.newest().version;
     int gets = 0;
-    store_.before = [&](Request, std::string_view) -> Status {
+    store_.before = [&](StoreOperation, std::string_view) -> Status {
       if (++gets % 2 == 0 && gets < 20) history.Add({});
       return Ok();
     };
@@ -156,7 +156,7 @@ TEST_F(RunTest, StoreErrorsAreNotTakenForTheEndOfTheRun) {
   const weightwire::Run run = Run::Open(store_).value();
   for (int failing = 1; failing <= 8; ++failing) {
     int gets = 0;
-    store_.before = [&](Request, std::string_view) -> Status {
+    store_.before = [&](StoreOperation, std::string_view) -> Status {
       if (++gets == failing) return Error(ErrorCode::kUnavailable, "not now");
       return Ok();
     };
@@ -305,7 +305,7 @@ TEST_F(LeasesTest, ExpiredLeasesCostNoRequest) {
   const auto active = run_.ReadActiveLeases();
   ASSERT_TRUE(Succeeds(active));
   EXPECT_EQ(active.value().leases.size(), 1U);
-  EXPECT_EQ(store_.Count(Request::kGet), 1);
+  EXPECT_EQ(store_.Count(StoreOperation::kGet), 1);
 }
 
 TEST_F(LeasesTest, RefusesMoreActiveLeasesThanTheLimit) {
@@ -337,14 +337,14 @@ TEST_F(LeasesTest, ReportsUnreadableLeasesThatMayBeActive) {
 
 TEST_F(LeasesTest, SkipsLeasesRemovedDuringTheListAndPassesOnStoreErrors) {
   const Lease lease = Put(60);
-  store_.before = [&](Request request, std::string_view key) -> Status {
-    return request == Request::kGet ? memory_.Remove(key) : Ok();
+  store_.before = [&](StoreOperation request, std::string_view key) -> Status {
+    return request == StoreOperation::kGet ? memory_.Remove(key) : Ok();
   };
   EXPECT_TRUE(run_.ReadActiveLeases().value().leases.empty());
   store_.before = nullptr;
   Put(60);
-  store_.before = [&](Request request, std::string_view) -> Status {
-    if (request == Request::kGet) return Error(ErrorCode::kUnavailable, "not now");
+  store_.before = [&](StoreOperation request, std::string_view) -> Status {
+    if (request == StoreOperation::kGet) return Error(ErrorCode::kUnavailable, "not now");
     return Ok();
   };
   ExpectError(run_.ReadActiveLeases(), ErrorCode::kUnavailable);

@@ -7,77 +7,43 @@
 #include <string>
 #include <utility>
 
-#include "store/store.h"
+#include "store/wrappers/forwarding_store.h"
 
 namespace weightwire::testing {
 
-enum class Request : std::uint8_t { kGet, kRead, kPut, kPutIfAbsent, kStat, kList, kRemove, kNow };
-
 // Requests may be made by several threads, `before` is called by any of them; the rest is for one. The inner store must
 // outlive it.
-class WatchedStore final : public Store {
+class WatchedStore final : public ForwardingStore {
  public:
-  explicit WatchedStore(Store* inner) : inner_(inner) {}
-
-  [[nodiscard]] std::string Name() const override { return inner_->Name(); }
-  Result<WallTime> Now() override {
-    WW_RETURN_IF_ERROR(Watch(Request::kNow, ""));
-    return inner_->Now();
-  }
+  explicit WatchedStore(Store* inner) : ForwardingStore(*inner) {}
 
   [[nodiscard]] int Count() const {
     int all = 0;
     for (const auto& [request, count] : counts_) all += count;
     return all;
   }
-  [[nodiscard]] int Count(Request request) const { return counts_.contains(request) ? counts_.at(request) : 0; }
+  [[nodiscard]] int Count(StoreOperation request) const { return counts_.contains(request) ? counts_.at(request) : 0; }
   void Forget() { counts_.clear(); }
 
   // Asked before every request: an error is returned in its place.
-  std::function<Status(Request, std::string_view)> before;
+  std::function<Status(StoreOperation, std::string_view)> before;
 
  private:
-  Status Watch(Request request, std::string_view key) {
+  Status Around(StoreRequest& request, const Send& send) override {
     {
       const std::lock_guard lock(mutex_);
-      ++counts_[request];
+      ++counts_[request.operation];
     }
-    return before ? before(request, key) : Ok();
+    if (before) WW_RETURN_IF_ERROR(before(request.operation, request.key));
+    return send();
+  }
+  // An upload becomes a put.
+  Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override {
+    return Store::DoStartUpload(key, size_bytes);
   }
 
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override {
-    WW_RETURN_IF_ERROR(Watch(Request::kGet, key));
-    return inner_->Get(key, max_bytes);
-  }
-  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
-    WW_RETURN_IF_ERROR(Watch(Request::kRead, key));
-    return inner_->Read(key, offset, out);
-  }
-  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    WW_RETURN_IF_ERROR(Watch(Request::kPut, key));
-    return inner_->Put(key, bytes);
-  }
-  Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    WW_RETURN_IF_ERROR(Watch(Request::kPutIfAbsent, key));
-    return inner_->PutIfAbsent(key, bytes);
-  }
-  Result<ObjectInfo> DoStat(std::string_view key) override {
-    WW_RETURN_IF_ERROR(Watch(Request::kStat, key));
-    return inner_->Stat(key);
-  }
-  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view start_after,
-                                         std::size_t limit) override {
-    WW_RETURN_IF_ERROR(Watch(Request::kList, prefix));
-    return inner_->List(prefix, start_after, limit);
-  }
-  Status DoRemove(std::string_view key) override {
-    WW_RETURN_IF_ERROR(Watch(Request::kRemove, key));
-    return inner_->Remove(key);
-  }
-
-  Store* const inner_;
   std::mutex mutex_;
-  std::map<Request, int> counts_;  // guarded by mutex_
+  std::map<StoreOperation, int> counts_;  // guarded by mutex_
 };
 
 }  // namespace weightwire::testing

@@ -15,6 +15,7 @@
 #include "base/real_file_system.h"
 #include "cli/command.h"
 #include "store/open.h"
+#include "store/wrappers/forwarding_store.h"
 
 namespace weightwire {
 namespace {
@@ -54,58 +55,15 @@ class Fate {
   std::atomic<long> requests_{0};
 };
 
-class DyingUpload final : public Upload {
+class DyingStore final : public ForwardingStore {
  public:
-  DyingUpload(std::unique_ptr<Upload> inner, Fate& fate)
-      : Upload(inner->size_bytes(), inner->part_bytes()), inner_(std::move(inner)), fate_(fate) {}
-  Status Finish() override {
-    return fate_.OnStore([&] { return inner_->Finish(); });
-  }
-  Status Abort() override {
-    return fate_.OnStore([&] { return inner_->Abort(); });
-  }
+  DyingStore(std::unique_ptr<Store> inner, Fate& fate) : ForwardingStore(std::move(inner)), fate_(fate) {}
 
  private:
-  Status DoWritePart(std::uint64_t index, std::span<const std::uint8_t> bytes) override {
-    return fate_.OnStore([&] { return inner_->WritePart(index, bytes); });
+  Status Around(StoreRequest& request, const Send& send) override {
+    return IsWrite(request.operation) ? fate_.OnStore(send) : send();
   }
 
-  const std::unique_ptr<Upload> inner_;
-  Fate& fate_;
-};
-
-class DyingStore final : public Store {
- public:
-  DyingStore(std::unique_ptr<Store> inner, Fate& fate) : inner_(std::move(inner)), fate_(fate) {}
-  [[nodiscard]] std::string Name() const override { return inner_->Name(); }
-  Result<WallTime> Now() override { return inner_->Now(); }
-
- private:
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override {
-    return inner_->Get(key, max_bytes);
-  }
-  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
-    return inner_->Read(key, offset, out);
-  }
-  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    return fate_.OnStore([&] { return inner_->Put(key, bytes); });
-  }
-  Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    return fate_.OnStore([&] { return inner_->PutIfAbsent(key, bytes); });
-  }
-  Result<ObjectInfo> DoStat(std::string_view key) override { return inner_->Stat(key); }
-  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view after, std::size_t limit) override {
-    return inner_->List(prefix, after, limit);
-  }
-  Status DoRemove(std::string_view key) override {
-    return fate_.OnStore([&] { return inner_->Remove(key); });
-  }
-  Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override {
-    WW_TRY(auto upload, fate_.OnStore([&] { return inner_->StartUpload(key, size_bytes); }));
-    return std::unique_ptr<Upload>(std::make_unique<DyingUpload>(std::move(upload), fate_));
-  }
-
-  const std::unique_ptr<Store> inner_;
   Fate& fate_;
 };
 

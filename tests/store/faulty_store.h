@@ -9,6 +9,7 @@
 #include <string>
 
 #include "store/backends/memory_store.h"
+#include "store/wrappers/forwarding_store.h"
 
 namespace weightwire::testing {
 
@@ -22,12 +23,11 @@ enum class Fault {
   kDamaged,  // kCorrupt
 };
 
-class FaultyStore final : public Store {
+class FaultyStore final : public ForwardingStore {
  public:
-  explicit FaultyStore(const Clock* clock) : memory_(clock) {}
+  explicit FaultyStore(const Clock* clock) : ForwardingStore(std::make_unique<MemoryStore>(clock)) {}
 
-  // For the next calls of "get", "read", "put", "put-if-absent", "stat", "list", "remove", "start", "part", "finish",
-  // "abort".
+  // For the next calls of an operation (NameOf). kLate is for "put-if-absent" alone.
   void Plan(const std::string& operation, std::initializer_list<Fault> faults) {
     const std::lock_guard lock(mutex_);
     for (const Fault fault : faults) plans_[operation].push_back(fault);
@@ -42,33 +42,13 @@ class FaultyStore final : public Store {
     return calls_[operation];
   }
   // The objects, without faults.
-  MemoryStore& memory() { return memory_; }
+  Store& memory() { return inner(); }
 
   [[nodiscard]] std::string Name() const override { return "faulty"; }
-  Result<WallTime> Now() override { return memory_.Now(); }
 
  private:
-  class FaultyUpload final : public Upload {
-   public:
-    FaultyUpload(FaultyStore* store, std::unique_ptr<Upload> inner)
-        : Upload(inner->size_bytes(), inner->part_bytes()), store_(store), inner_(std::move(inner)) {}
-    Status Finish() override {
-      return store_->Try<Status>("finish", [this] { return inner_->Finish(); });
-    }
-    Status Abort() override {
-      return store_->Try<Status>("abort", [this] { return inner_->Abort(); });
-    }
-
-   private:
-    Status DoWritePart(std::uint64_t index, std::span<const std::uint8_t> bytes) override {
-      return store_->Try<Status>("part", [&] { return inner_->WritePart(index, bytes); });
-    }
-    FaultyStore* const store_;
-    const std::unique_ptr<Upload> inner_;
-  };
-
-  template <typename R>
-  R Try(const std::string& operation, const std::function<R()>& call) {
+  Status Around(StoreRequest& request, const Send& send) override {
+    const std::string operation(NameOf(request.operation));
     Fault fault = Fault::kNone;
     std::function<void()> late;
     {
@@ -82,72 +62,48 @@ class FaultyStore final : public Store {
         fault = always_[operation];
       }
       late = std::exchange(late_, nullptr);
+      if (fault == Fault::kLate) late_ = std::exchange(late_put_, nullptr);
     }
-    const auto after = [&](R result) {
-      if (late) late();
-      return result;
-    };
+    Status result = Meet(fault, send);
+    if (late) late();
+    return result;
+  }
+  static Status Meet(Fault fault, const Send& send) {
     switch (fault) {
       case Fault::kNone:
-        return after(call());
+        return send();
       case Fault::kUnavailable:
-        return after(Error(ErrorCode::kUnavailable, "not now"));
+        return Error(ErrorCode::kUnavailable, "not now");
       case Fault::kLostAnswer:
-        (void)call();
-        return after(Error(ErrorCode::kUnknownOutcome, "no answer"));
-      case Fault::kLostRequest:
-        return after(Error(ErrorCode::kUnknownOutcome, "no answer"));
-      case Fault::kLate: {
-        const std::lock_guard lock(mutex_);
-        late_ = [call] { (void)call(); };
+        (void)send();
         return Error(ErrorCode::kUnknownOutcome, "no answer");
-      }
+      case Fault::kLostRequest:
+      case Fault::kLate:
+        return Error(ErrorCode::kUnknownOutcome, "no answer");
       case Fault::kRefused:
-        return after(Error(ErrorCode::kRefused, "not allowed"));
+        return Error(ErrorCode::kRefused, "not allowed");
       case Fault::kDamaged:
         break;
     }
-    return after(Error(ErrorCode::kCorrupt, "damaged"));
-  }
-
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override {
-    return Try<Result<std::vector<std::uint8_t>>>("get", [&] { return memory_.Get(key, max_bytes); });
-  }
-  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
-    return Try<Status>("read", [&] { return memory_.Read(key, offset, out); });
-  }
-  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    return Try<Status>("put", [&] { return memory_.Put(key, bytes); });
+    return Error(ErrorCode::kCorrupt, "damaged");
   }
   Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    // Copied, for it may be done late.
-    return Try<Result<PutOutcome>>(
-        "put-if-absent", [this, key = std::string(key), copy = std::vector<std::uint8_t>(bytes.begin(), bytes.end())] {
-          return memory_.PutIfAbsent(key, copy);
-        });
-  }
-  Result<ObjectInfo> DoStat(std::string_view key) override {
-    return Try<Result<ObjectInfo>>("stat", [&] { return memory_.Stat(key); });
-  }
-  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view start_after,
-                                         std::size_t limit) override {
-    return Try<Result<std::vector<ObjectInfo>>>("list", [&] { return memory_.List(prefix, start_after, limit); });
-  }
-  Status DoRemove(std::string_view key) override {
-    return Try<Status>("remove", [&] { return memory_.Remove(key); });
-  }
-  Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override {
-    auto started = Try<Result<std::unique_ptr<Upload>>>("start", [&] { return memory_.StartUpload(key, size_bytes); });
-    if (!started.ok()) return started;
-    return std::unique_ptr<Upload>(std::make_unique<FaultyUpload>(this, std::move(started).value()));
+    {
+      const std::lock_guard lock(mutex_);
+      // Copied, because it may be done late.
+      late_put_ = [this, key = std::string(key), copy = std::vector<std::uint8_t>(bytes.begin(), bytes.end())] {
+        (void)inner().PutIfAbsent(key, copy);
+      };
+    }
+    return ForwardingStore::DoPutIfAbsent(key, bytes);
   }
 
-  MemoryStore memory_;
   std::mutex mutex_;
   std::map<std::string, std::deque<Fault>> plans_;  // guarded by mutex_
   std::map<std::string, Fault> always_;             // guarded by mutex_
   std::map<std::string, int> calls_;                // guarded by mutex_
   std::function<void()> late_;                      // guarded by mutex_
+  std::function<void()> late_put_;                  // what kLate makes of the next request; guarded by mutex_
 };
 
 }  // namespace weightwire::testing

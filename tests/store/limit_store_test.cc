@@ -7,6 +7,7 @@
 
 #include "store/backends/memory_store.h"
 #include "store/bytes.h"
+#include "store/wrappers/forwarding_store.h"
 
 namespace weightwire {
 namespace {
@@ -65,9 +66,9 @@ TEST(LimitStore, StoppingEndsTheWait) {
 }
 
 // Counts how many are inside at once.
-class CountingStore final : public Store {
+class CountingStore final : public ForwardingStore {
  public:
-  [[nodiscard]] std::string Name() const override { return "counting"; }
+  explicit CountingStore(const Clock* clock) : ForwardingStore(std::make_unique<MemoryStore>(clock)) {}
   Result<WallTime> Now() override {
     const int inside = ++inside_;
     int most = most_.load();
@@ -82,18 +83,6 @@ class CountingStore final : public Store {
   [[nodiscard]] int most() const { return most_; }
 
  private:
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view, std::uint64_t) override { return Bytes(); }
-  Status DoRead(std::string_view, std::uint64_t, std::span<std::uint8_t>) override { return Ok(); }
-  Status DoPut(std::string_view, std::span<const std::uint8_t>) override { return Ok(); }
-  Result<PutOutcome> DoPutIfAbsent(std::string_view, std::span<const std::uint8_t>) override {
-    return PutOutcome::kCreated;
-  }
-  Result<ObjectInfo> DoStat(std::string_view) override { return ObjectInfo(); }
-  Result<std::vector<ObjectInfo>> DoList(std::string_view, std::string_view, std::size_t) override {
-    return std::vector<ObjectInfo>();
-  }
-  Status DoRemove(std::string_view) override { return Ok(); }
-
   std::atomic<int> inside_ = 0;
   std::atomic<int> most_ = 0;
   std::atomic<bool> full_ = false;
@@ -102,7 +91,7 @@ class CountingStore final : public Store {
 TEST(LimitStore, LetsOnlySoManyInAtOnce) {
   SystemClock clock;
   SystemSleeper sleeper;
-  auto counting = std::make_unique<CountingStore>();
+  auto counting = std::make_unique<CountingStore>(&clock);
   const CountingStore& counts = *counting;
   LimitStore store(std::move(counting), {.bytes_per_second = 0, .requests_at_once = 3}, &clock, &sleeper);
   std::vector<std::thread> threads;

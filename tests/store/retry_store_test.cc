@@ -79,7 +79,8 @@ TEST_F(RetryStoreTest, WhatWillNotPassIsNotTriedAgain) {
 }
 
 TEST_F(RetryStoreTest, EveryOperationIsTriedAgain) {
-  for (const char* operation : {"read", "put", "put-if-absent", "list", "remove", "start", "part", "finish"}) {
+  for (const char* operation :
+       {"read", "put", "put-if-absent", "list", "remove", "start-upload", "write-part", "finish-upload"}) {
     faulty_->Plan(operation, {Fault::kUnavailable, Fault::kUnavailable});
   }
   Bytes out(1);
@@ -159,28 +160,28 @@ TEST_F(RetryStoreTest, WhatIsStillUnknownAtTheEndIsReportedAsThat) {
 }
 
 TEST_F(RetryStoreTest, AFinishWhoseAnswerWasLostIsLookedFor) {
-  faulty_->Plan("finish", {Fault::kLostAnswer});
+  faulty_->Plan("finish-upload", {Fault::kLostAnswer});
   auto upload = store_->StartUpload("c", 3);
   ASSERT_TRUE(Succeeds(upload));
   ASSERT_TRUE(Succeeds(upload.value()->WritePart(0, BytesOf("abc"))));
   EXPECT_TRUE(Succeeds(upload.value()->Finish()));
-  EXPECT_EQ(faulty_->Calls("finish"), 1);
+  EXPECT_EQ(faulty_->Calls("finish-upload"), 1);
 
-  faulty_->Plan("finish", {Fault::kLostRequest});
+  faulty_->Plan("finish-upload", {Fault::kLostRequest});
   auto second = store_->StartUpload("d", 3);
   ASSERT_TRUE(Succeeds(second));
   ASSERT_TRUE(Succeeds(second.value()->WritePart(0, BytesOf("abc"))));
   EXPECT_TRUE(Succeeds(second.value()->Finish()));
-  EXPECT_EQ(faulty_->Calls("finish"), 3);
+  EXPECT_EQ(faulty_->Calls("finish-upload"), 3);
   EXPECT_EQ(faulty_->memory().Get("d", kSmall).value(), BytesOf("abc"));
 }
 
 TEST_F(RetryStoreTest, APartWhoseAnswerWasLostIsWrittenAgain) {
-  faulty_->Plan("part", {Fault::kLostRequest, Fault::kLostAnswer});
+  faulty_->Plan("write-part", {Fault::kLostRequest, Fault::kLostAnswer});
   auto upload = store_->StartUpload("c", 3);
   ASSERT_TRUE(Succeeds(upload));
   EXPECT_TRUE(Succeeds(upload.value()->WritePart(0, BytesOf("abc"))));
-  EXPECT_EQ(faulty_->Calls("part"), 3);
+  EXPECT_EQ(faulty_->Calls("write-part"), 3);
 }
 
 TEST(RetryStore, StoppingEndsIt) {

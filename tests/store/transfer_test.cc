@@ -52,10 +52,10 @@ TEST_F(TransferTest, AnEmptyObjectIsOneToo) {
 }
 
 TEST_F(TransferTest, AFailedPartGivesTheUploadUp) {
-  store_.Plan("part", {Fault::kNone, Fault::kUnavailable});
+  store_.Plan("write-part", {Fault::kNone, Fault::kUnavailable});
   ExpectError(Upload(Bytes(64 * kMiB)), ErrorCode::kUnavailable);
-  EXPECT_EQ(store_.Calls("abort"), 1);
-  EXPECT_EQ(store_.Calls("finish"), 0);
+  EXPECT_EQ(store_.Calls("abort-upload"), 1);
+  EXPECT_EQ(store_.Calls("finish-upload"), 0);
   ExpectError(store_.memory().Stat("deltas/x"), ErrorCode::kNotFound);
 }
 
@@ -108,7 +108,7 @@ TEST(ParallelStore, AnUploadSendsSeveralPartsAtATime) {
   for (const std::uint64_t size : {8 * kMiB, 8 * kMiB + 1, 64 * kMiB, 70 * kMiB + 3}) {
     SCOPED_TRACE(size);
     const Bytes bytes = RandomBytes(size, size);
-    const int parts_before = inner.Calls("part");
+    const int parts_before = inner.Calls("write-part");
     const auto upload = store.StartUpload("anchors/x", size).value();
     for (std::uint64_t i = 0; i < upload->part_count(); ++i) {
       const auto part = std::span(bytes).subspan(i * upload->part_bytes(), upload->PartSize(i));
@@ -117,7 +117,7 @@ TEST(ParallelStore, AnUploadSendsSeveralPartsAtATime) {
     ASSERT_TRUE(Succeeds(upload->Finish()));
     EXPECT_TRUE(inner.memory().Get("anchors/x", size).value() == bytes);
     // The inner store's parts have 8 MiB; whoever uploads gives four of them at once.
-    EXPECT_EQ(static_cast<std::uint64_t>(inner.Calls("part") - parts_before), (size + 8 * kMiB - 1) / (8 * kMiB));
+    EXPECT_EQ(static_cast<std::uint64_t>(inner.Calls("write-part") - parts_before), (size + 8 * kMiB - 1) / (8 * kMiB));
     EXPECT_EQ(upload->part_bytes(), size > 8 * kMiB ? 32 * kMiB : 8 * kMiB);
   }
 }
@@ -129,7 +129,7 @@ TEST(ParallelStore, APartOfAnUploadThatFailedIsWrittenAgain) {
   ParallelStore store(std::move(faulty), TransferOptions());
   const Bytes bytes = RandomBytes(40 * kMiB, 5);
   const auto upload = store.StartUpload("anchors/x", bytes.size()).value();
-  inner.Plan("part", {Fault::kNone, Fault::kUnavailable});
+  inner.Plan("write-part", {Fault::kNone, Fault::kUnavailable});
   const std::span first = std::span(bytes).first(32 * kMiB);
   ExpectError(upload->WritePart(0, first), ErrorCode::kUnavailable);
   ASSERT_TRUE(Succeeds(upload->WritePart(1, std::span(bytes).subspan(32 * kMiB))));

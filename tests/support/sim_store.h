@@ -10,11 +10,11 @@
 #include <string>
 #include <string_view>
 
-#include "store/store.h"
+#include "store/wrappers/forwarding_store.h"
 
 namespace weightwire::testing {
 
-class SimStore final : public Store {
+class SimStore final : public ForwardingStore {
  public:
   // What comes of a request.
   enum class Fate : std::uint8_t {
@@ -29,30 +29,22 @@ class SimStore final : public Store {
   using Hook = std::function<Fate(std::string_view request, std::string_view key)>;
 
   // The bucket must outlive it.
-  explicit SimStore(Store& bucket, Hook hook = {}) : bucket_(bucket), hook_(std::move(hook)) {}
+  explicit SimStore(Store& bucket, Hook hook = {}) : ForwardingStore(bucket), hook_(std::move(hook)) {}
 
   void Kill() { dead_ = true; }
   [[nodiscard]] bool dead() const { return dead_; }
   [[nodiscard]] std::uint64_t requests() const { return requests_; }
   [[nodiscard]] std::uint64_t bytes_written() const { return bytes_written_; }
 
-  [[nodiscard]] std::string Name() const override { return bucket_.Name(); }
-  Result<WallTime> Now() override { return bucket_.Now(); }
+  Result<WallTime> Now() override { return inner().Now(); }
 
  private:
-  Status Ask(std::string_view request, std::string_view key, bool* lost_after);
-  Status Ask(std::string_view request, std::string_view key);
+  Status Around(StoreRequest& request, const Send& send) override;
+  // An upload becomes a put.
+  Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override {
+    return Store::DoStartUpload(key, size_bytes);
+  }
 
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override;
-  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override;
-  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override;
-  Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override;
-  Result<ObjectInfo> DoStat(std::string_view key) override;
-  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view start_after,
-                                         std::size_t limit) override;
-  Status DoRemove(std::string_view key) override;
-
-  Store& bucket_;
   Hook hook_;
   std::atomic<bool> dead_ = false;
   std::atomic<std::uint64_t> requests_ = 0;

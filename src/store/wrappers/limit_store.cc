@@ -6,6 +6,23 @@
 #include <utility>
 
 namespace weightwire {
+namespace {
+
+// Requests that carry an object's bytes wait for the line; the others are small.
+bool MovesObject(StoreOperation operation) {
+  switch (operation) {
+    case StoreOperation::kGet:
+    case StoreOperation::kRead:
+    case StoreOperation::kPut:
+    case StoreOperation::kPutIfAbsent:
+    case StoreOperation::kWritePart:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
 
 // One request's place among those at once.
 class LimitStore::Turn {
@@ -41,33 +58,8 @@ class LimitStore::Turn {
   LimitStore* const store_;
 };
 
-class LimitStore::LimitUpload final : public Upload {
- public:
-  LimitUpload(LimitStore* store, std::unique_ptr<Upload> inner)
-      : Upload(inner->size_bytes(), inner->part_bytes()), store_(store), inner_(std::move(inner)) {}
-
-  Status Finish() override {
-    Turn turn(store_);
-    return inner_->Finish();
-  }
-  Status Abort() override {
-    Turn turn(store_);
-    return inner_->Abort();
-  }
-
- private:
-  Status DoWritePart(std::uint64_t index, std::span<const std::uint8_t> bytes) override {
-    Turn turn(store_);
-    WW_RETURN_IF_ERROR(turn.Wait(bytes.size()));
-    return inner_->WritePart(index, bytes);
-  }
-
-  LimitStore* const store_;
-  const std::unique_ptr<Upload> inner_;
-};
-
 LimitStore::LimitStore(std::unique_ptr<Store> inner, const StoreLimits& limits, const Clock* clock, Sleeper* sleeper)
-    : inner_(std::move(inner)), limits_(limits), clock_(clock), sleeper_(sleeper) {}
+    : ForwardingStore(std::move(inner)), limits_(limits), clock_(clock), sleeper_(sleeper) {}
 
 std::chrono::nanoseconds LimitStore::Take(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
@@ -78,58 +70,12 @@ std::chrono::nanoseconds LimitStore::Take(std::uint64_t bytes) {
   return start;
 }
 
-Result<WallTime> LimitStore::Now() {
+Status LimitStore::Around(StoreRequest& request, const Send& send) {
   Turn turn(this);
-  return inner_->Now();
-}
-
-Result<std::vector<std::uint8_t>> LimitStore::DoGet(std::string_view key, std::uint64_t max_bytes) {
-  Turn turn(this);
-  WW_RETURN_IF_ERROR(turn.Wait(0));
-  auto got = inner_->Get(key, max_bytes);
-  if (got.ok()) turn.Count(got.value().size());
-  return got;
-}
-
-Status LimitStore::DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) {
-  Turn turn(this);
-  WW_RETURN_IF_ERROR(turn.Wait(out.size()));
-  return inner_->Read(key, offset, out);
-}
-
-Status LimitStore::DoPut(std::string_view key, std::span<const std::uint8_t> bytes) {
-  Turn turn(this);
-  WW_RETURN_IF_ERROR(turn.Wait(bytes.size()));
-  return inner_->Put(key, bytes);
-}
-
-Result<PutOutcome> LimitStore::DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) {
-  Turn turn(this);
-  WW_RETURN_IF_ERROR(turn.Wait(bytes.size()));
-  return inner_->PutIfAbsent(key, bytes);
-}
-
-Result<ObjectInfo> LimitStore::DoStat(std::string_view key) {
-  Turn turn(this);
-  return inner_->Stat(key);
-}
-
-Result<std::vector<ObjectInfo>> LimitStore::DoList(std::string_view prefix, std::string_view start_after,
-                                                   std::size_t limit) {
-  Turn turn(this);
-  return inner_->List(prefix, start_after, limit);
-}
-
-Status LimitStore::DoRemove(std::string_view key) {
-  Turn turn(this);
-  return inner_->Remove(key);
-}
-
-Result<std::unique_ptr<Upload>> LimitStore::DoStartUpload(std::string_view key, std::uint64_t size_bytes) {
-  Turn turn(this);
-  auto started = inner_->StartUpload(key, size_bytes);
-  if (!started.ok()) return started;
-  return std::unique_ptr<Upload>(std::make_unique<LimitUpload>(this, std::move(started).value()));
+  if (MovesObject(request.operation)) WW_RETURN_IF_ERROR(turn.Wait(request.sent_bytes + request.wanted_bytes));
+  Status sent = send();
+  if (sent.ok() && request.operation == StoreOperation::kGet) turn.Count(request.received_bytes);
+  return sent;
 }
 
 }  // namespace weightwire

@@ -31,40 +31,23 @@ class ParallelUpload final : public Upload {
 }  // namespace
 
 ParallelStore::ParallelStore(std::unique_ptr<Store> inner, TransferOptions options)
-    : inner_(std::move(inner)), options_(options) {}
-
-Result<std::vector<std::uint8_t>> ParallelStore::DoGet(std::string_view key, std::uint64_t max_bytes) {
-  return inner_->Get(key, max_bytes);
-}
+    : ForwardingStore(std::move(inner)), options_(options) {}
 
 Status ParallelStore::DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) {
-  if (out.size() <= options_.read_bytes) return inner_->Read(key, offset, out);
-  return ReadInParallel(*inner_, key, offset, out, options_);
+  if (out.size() <= options_.read_bytes) return inner().Read(key, offset, out);
+  return ReadInParallel(inner(), key, offset, out, options_);
 }
 
 Status ParallelStore::DoPut(std::string_view key, std::span<const std::uint8_t> bytes) {
-  if (bytes.size() <= options_.single_put_bytes) return inner_->Put(key, bytes);
-  return PutInParallel(*inner_, key, bytes, options_);
+  if (bytes.size() <= options_.single_put_bytes) return inner().Put(key, bytes);
+  return PutInParallel(inner(), key, bytes, options_);
 }
-
-Result<PutOutcome> ParallelStore::DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) {
-  return inner_->PutIfAbsent(key, bytes);
-}
-
-Result<ObjectInfo> ParallelStore::DoStat(std::string_view key) { return inner_->Stat(key); }
-
-Result<std::vector<ObjectInfo>> ParallelStore::DoList(std::string_view prefix, std::string_view start_after,
-                                                      std::size_t limit) {
-  return inner_->List(prefix, start_after, limit);
-}
-
-Status ParallelStore::DoRemove(std::string_view key) { return inner_->Remove(key); }
 
 Result<std::unique_ptr<Upload>> ParallelStore::DoStartUpload(std::string_view key, std::uint64_t size_bytes) {
-  WW_TRY(std::unique_ptr<Upload> inner, inner_->StartUpload(key, size_bytes));
-  const std::uint64_t together = std::min<std::uint64_t>(options_.threads, kMaxPartBytes / inner->part_bytes());
-  if (together <= 1 || inner->part_count() <= 1) return inner;
-  return std::unique_ptr<Upload>(std::make_unique<ParallelUpload>(std::move(inner), together));
+  WW_TRY(std::unique_ptr<Upload> upload, inner().StartUpload(key, size_bytes));
+  const std::uint64_t together = std::min<std::uint64_t>(options_.threads, kMaxPartBytes / upload->part_bytes());
+  if (together <= 1 || upload->part_count() <= 1) return upload;
+  return std::unique_ptr<Upload>(std::make_unique<ParallelUpload>(std::move(upload), together));
 }
 
 }  // namespace weightwire

@@ -9,30 +9,20 @@
 
 #include <memory>
 
-#include "store/store.h"
 #include "store/transfer.h"
+#include "store/wrappers/forwarding_store.h"
 
 namespace weightwire {
 
-class ParallelStore final : public Store {
+class ParallelStore final : public ForwardingStore {
  public:
   ParallelStore(std::unique_ptr<Store> inner, TransferOptions options);
 
-  [[nodiscard]] std::string Name() const override { return inner_->Name(); }
-  Result<WallTime> Now() override { return inner_->Now(); }
-
  private:
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override;
   Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override;
   Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override;
-  Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override;
-  Result<ObjectInfo> DoStat(std::string_view key) override;
-  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view start_after,
-                                         std::size_t limit) override;
-  Status DoRemove(std::string_view key) override;
   Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override;
 
-  const std::unique_ptr<Store> inner_;
   const TransferOptions options_;
 };
 

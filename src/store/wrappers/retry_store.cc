@@ -42,11 +42,10 @@ class RetryStore::Attempts {
   }
 
   // Calls until it succeeds or fails in a way that will not pass.
-  template <typename Call>
-  auto Until(bool also_lost, Call call) -> decltype(call()) {
+  Status Until(bool also_lost, const Send& send) {
     bool lost = false;
     while (true) {
-      auto result = call();
+      Status result = send();
       if (result.ok()) return result;
       lost = lost || IsLost(result.error());
       const bool again = IsPassing(result.error()) || (also_lost && IsLost(result.error()));
@@ -64,72 +63,51 @@ class RetryStore::Attempts {
   int count_ = 1;
 };
 
-class RetryStore::RetryUpload final : public Upload {
- public:
-  RetryUpload(RetryStore* store, std::string_view key, std::unique_ptr<Upload> inner)
-      : Upload(inner->size_bytes(), inner->part_bytes()), store_(store), key_(key), inner_(std::move(inner)) {}
-
-  Status Finish() override {
-    Attempts attempts(store_);
-    bool lost = false;
-    while (true) {
-      Status finished = inner_->Finish();
-      if (finished.ok()) return finished;
-      const Error& error = finished.error();
-      lost = lost || IsLost(error);
-      if (!lost && !IsPassing(error)) return finished;
-      // Once an answer was lost, any later refusal may only mean that it is done.
-      if (lost) {
-        const auto there = store_->Stat(key_);
-        if (there.ok() && there.value().size_bytes == size_bytes()) return Ok();
-        if (!IsLost(error) && !IsPassing(error)) return finished;
-      }
-      if (!attempts.Wait()) {
-        const Error last = attempts.GaveUp(error);
-        return lost ? Error(ErrorCode::kUnknownOutcome, last.message()) : last;
-      }
-    }
-  }
-
-  Status Abort() override {
-    return Attempts(store_).Until(true, [&] { return inner_->Abort(); });
-  }
-
- private:
-  Status DoWritePart(std::uint64_t index, std::span<const std::uint8_t> bytes) override {
-    return Attempts(store_).Until(true, [&] { return inner_->WritePart(index, bytes); });
-  }
-
-  RetryStore* const store_;
-  const std::string key_;
-  const std::unique_ptr<Upload> inner_;
-};
-
 RetryStore::RetryStore(std::unique_ptr<Store> inner, const RetryPolicy& policy, const Clock* clock, Sleeper* sleeper,
                        Random* random)
-    : inner_(std::move(inner)), policy_(policy), clock_(clock), sleeper_(sleeper), random_(random) {}
+    : ForwardingStore(std::move(inner)), policy_(policy), clock_(clock), sleeper_(sleeper), random_(random) {}
 
-Result<WallTime> RetryStore::Now() {
-  return Attempts(this).Until(false, [&] { return inner_->Now(); });
+Status RetryStore::Around(StoreRequest& request, const Send& send) {
+  switch (request.operation) {
+    case StoreOperation::kFinishUpload:
+      return FinishUpload(request, send);
+    case StoreOperation::kPut:
+    case StoreOperation::kRemove:
+    case StoreOperation::kWritePart:
+    case StoreOperation::kAbortUpload:
+      return Attempts(this).Until(/*also_lost=*/true, send);
+    default:
+      return Attempts(this).Until(/*also_lost=*/false, send);
+  }
 }
 
-Result<std::vector<std::uint8_t>> RetryStore::DoGet(std::string_view key, std::uint64_t max_bytes) {
-  return Attempts(this).Until(false, [&] { return inner_->Get(key, max_bytes); });
-}
-
-Status RetryStore::DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) {
-  return Attempts(this).Until(false, [&] { return inner_->Read(key, offset, out); });
-}
-
-Status RetryStore::DoPut(std::string_view key, std::span<const std::uint8_t> bytes) {
-  return Attempts(this).Until(true, [&] { return inner_->Put(key, bytes); });
+Status RetryStore::FinishUpload(const StoreRequest& request, const Send& send) {
+  Attempts attempts(this);
+  bool lost = false;
+  while (true) {
+    Status finished = send();
+    if (finished.ok()) return finished;
+    const Error& error = finished.error();
+    lost = lost || IsLost(error);
+    if (!lost && !IsPassing(error)) return finished;
+    // Once an answer was lost, any later refusal may only mean that it is done.
+    if (lost) {
+      const auto there = Stat(request.key);
+      if (there.ok() && there.value().size_bytes == request.object_bytes) return Ok();
+      if (!IsLost(error) && !IsPassing(error)) return finished;
+    }
+    if (!attempts.Wait()) {
+      const Error last = attempts.GaveUp(error);
+      return lost ? Error(ErrorCode::kUnknownOutcome, last.message()) : last;
+    }
+  }
 }
 
 Result<PutOutcome> RetryStore::DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) {
   Attempts attempts(this);
   bool lost = false;
   while (true) {
-    auto put = inner_->PutIfAbsent(key, bytes);
+    auto put = inner().PutIfAbsent(key, bytes);
     if (put.ok() && (put.value() == PutOutcome::kCreated || !lost)) return put;
     if (!put.ok() && !IsLost(put.error()) && !IsPassing(put.error())) {
       // An answer was lost, and now we are not even allowed to ask: it may be there.
@@ -138,7 +116,7 @@ Result<PutOutcome> RetryStore::DoPutIfAbsent(std::string_view key, std::span<con
     lost = lost || (!put.ok() && IsLost(put.error()));
     std::optional<Error> last = put.ok() ? std::nullopt : std::optional(put.error());
     if (lost) {
-      const auto there = inner_->Get(key, bytes.size());
+      const auto there = inner().Get(key, bytes.size());
       if (there.ok()) return std::ranges::equal(there.value(), bytes) ? PutOutcome::kCreated : PutOutcome::kExists;
       if (there.error().code() == ErrorCode::kLimit) return PutOutcome::kExists;
       if (!last) last = there.error();
@@ -148,25 +126,6 @@ Result<PutOutcome> RetryStore::DoPutIfAbsent(std::string_view key, std::span<con
       return lost ? Error(ErrorCode::kUnknownOutcome, given_up.message()) : given_up;
     }
   }
-}
-
-Result<ObjectInfo> RetryStore::DoStat(std::string_view key) {
-  return Attempts(this).Until(false, [&] { return inner_->Stat(key); });
-}
-
-Result<std::vector<ObjectInfo>> RetryStore::DoList(std::string_view prefix, std::string_view start_after,
-                                                   std::size_t limit) {
-  return Attempts(this).Until(false, [&] { return inner_->List(prefix, start_after, limit); });
-}
-
-Status RetryStore::DoRemove(std::string_view key) {
-  return Attempts(this).Until(true, [&] { return inner_->Remove(key); });
-}
-
-Result<std::unique_ptr<Upload>> RetryStore::DoStartUpload(std::string_view key, std::uint64_t size_bytes) {
-  auto started = Attempts(this).Until(false, [&] { return inner_->StartUpload(key, size_bytes); });
-  if (!started.ok()) return started;
-  return std::unique_ptr<Upload>(std::make_unique<RetryUpload>(this, key, std::move(started).value()));
 }
 
 }  // namespace weightwire

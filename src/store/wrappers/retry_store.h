@@ -18,7 +18,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "store/store.h"
+#include "store/wrappers/forwarding_store.h"
 
 namespace weightwire {
 
@@ -29,30 +29,19 @@ struct RetryPolicy {
   std::chrono::milliseconds deadline{300'000};
 };
 
-class RetryStore final : public Store {
+class RetryStore final : public ForwardingStore {
  public:
   // Clock, sleeper and random must outlive the store, which is the only one to use `random`.
   RetryStore(std::unique_ptr<Store> inner, const RetryPolicy& policy, const Clock* clock, Sleeper* sleeper,
              Random* random);
 
-  [[nodiscard]] std::string Name() const override { return inner_->Name(); }
-  Result<WallTime> Now() override;
-
  private:
   class Attempts;
-  class RetryUpload;
 
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override;
-  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override;
-  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override;
+  Status Around(StoreRequest& request, const Send& send) override;
   Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override;
-  Result<ObjectInfo> DoStat(std::string_view key) override;
-  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view start_after,
-                                         std::size_t limit) override;
-  Status DoRemove(std::string_view key) override;
-  Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override;
+  Status FinishUpload(const StoreRequest& request, const Send& send);
 
-  const std::unique_ptr<Store> inner_;
   const RetryPolicy policy_;
   const Clock* const clock_;
   Sleeper* const sleeper_;

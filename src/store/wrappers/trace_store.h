@@ -14,13 +14,12 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "store/store.h"
+#include "store/wrappers/forwarding_store.h"
 
 namespace weightwire {
 
 struct TraceEvent {
-  std::string_view operation;  // "get", "read", "put", "put-if-absent", "stat", "list", "remove", "start-upload",
-                               // "write-part", "finish-upload", "abort-upload", "now"
+  std::string_view operation;  // NameOf a StoreOperation
   std::string key;             // or prefix; may be empty
   std::uint64_t sent_bytes = 0;
   std::uint64_t received_bytes = 0;
@@ -39,7 +38,7 @@ struct TraceCounts {
   std::map<std::string, std::uint64_t, std::less<>> by_operation;
 };
 
-class TraceStore final : public Store {
+class TraceStore final : public ForwardingStore {
  public:
   using Sink = std::function<void(const TraceEvent&)>;
 
@@ -49,29 +48,10 @@ class TraceStore final : public Store {
 
   [[nodiscard]] TraceCounts Counts() const;
 
-  [[nodiscard]] std::string Name() const override { return inner_->Name(); }
-  Result<WallTime> Now() override;
-
  private:
-  class TraceUpload;
-
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override;
-  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override;
-  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override;
-  Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override;
-  Result<ObjectInfo> DoStat(std::string_view key) override;
-  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view start_after,
-                                         std::size_t limit) override;
-  Status DoRemove(std::string_view key) override;
-  Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override;
-
-  // Makes the call and tells of it.
-  template <typename Call>
-  auto Traced(std::string_view operation, std::string_view key, std::uint64_t sent_bytes, Call call)
-      -> decltype(call());
+  Status Around(StoreRequest& request, const Send& send) override;
   void Tell(const TraceEvent& event, bool failed);
 
-  const std::unique_ptr<Store> inner_;
   const Clock* const clock_;
   const Sink sink_;
   mutable std::mutex mutex_;
