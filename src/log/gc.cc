@@ -215,7 +215,6 @@ Result<GcStep> Collector::Examine() {
 }
 
 bool Collector::IsLeased(const Removal& removal) const {
-  if (options_.planted.gc_ignores_leases) return false;
   return std::any_of(leases_.leases.begin(), leases_.leases.end(),
                      [&](const KnownLease& known) { return NeededBy(known.lease, removal); });
 }

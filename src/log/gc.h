@@ -22,7 +22,6 @@
 
 #include "base/random.h"
 #include "base/result.h"
-#include "log/planted_bugs.h"
 #include "log/retention.h"
 #include "log/run.h"
 
@@ -35,7 +34,6 @@ struct GcOptions {
   bool dry_run = false;  // only look; write nothing
   // Objects removed at a time. More than one needs a store that may be used by several threads.
   std::size_t remove_threads = 1;
-  PlantedBugs planted;
 };
 
 struct GcStep {

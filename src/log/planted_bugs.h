@@ -8,7 +8,6 @@ struct PlantedBugs {
   bool record_before_parts = false;     // a publisher commits the record, then puts the parts
   bool lost_answer_is_failure = false;  // a publisher takes a lost answer for "not committed"
   bool part_key_without_hash = false;   // a publisher writes every part of a version under one name
-  bool gc_ignores_leases = false;       // gc removes what living leases need
   // Of several ranks:
   bool commit_without_last_rank = false;    // rank 0 does not wait for the last rank's report
   bool no_roll_back = false;                // a rank goes on from what a failed call has made

@@ -12,6 +12,7 @@
 
 #include "log/gc.h"
 #include "log/histories.h"
+#include "log/lying_store.h"
 #include "log/watched_store.h"
 #include "store/backends/memory_store.h"
 
@@ -113,7 +114,7 @@ class World {
   const Faults faults;
   ManualClock clock;
   MemoryStore memory{&clock};
-  WatchedStore watched{&memory};  // what collectors see
+  WatchedStore watched{&memory};  // the store of collectors
   SeededRandom random;
   History history;
 
@@ -124,7 +125,6 @@ class World {
     options.policy.versions = random.Below(3) == 0 ? random.Below(6) : 0;
     options.policy.minimum_age = seconds(random.Below(20));
     options.grace = seconds(random.Below(10));
-    options.planted.gc_ignores_leases = faults.gc_ignores_leases;
     return options;
   }
 
@@ -133,7 +133,7 @@ class World {
     // Now and then one ends where it is, and another begins.
     if (collector == nullptr || random.Below(100) == 0) {
       // Its requests go through the store that lets others in between.
-      collector = std::make_unique<Collector>(Run::Open(watched).value(), Options(), random);
+      collector = std::make_unique<Collector>(Run::Open(collectors_store_).value(), Options(), random);
     }
     for (std::uint64_t i = random.Below(10); i > 0 && collector != nullptr; --i) {
       const int removals = watched.Count(StoreOperation::kRemove);
@@ -215,6 +215,7 @@ class World {
     });
   }
 
+  LyingStore collectors_store_{watched, faults.gc_ignores_leases ? Lie::kNoLeases : Lie::kNone};
   std::vector<std::unique_ptr<FakeFollower>> followers_;
   std::vector<std::unique_ptr<Collector>> collectors_;
   bool nested_ = false;

@@ -4,19 +4,21 @@
 
 namespace weightwire::sim {
 
-MemoryFollower::MemoryFollower(World& world, Bucket& bucket, Oracle& oracle, std::string name, FollowerOptions options)
+MemoryFollower::MemoryFollower(World& world, Bucket& bucket, Oracle& oracle, std::string name, FollowerOptions options,
+                               const Planted& planted)
     : Machine(world, name),
       Process(name + "/follower"),
       bucket_(bucket),
       oracle_(oracle),
       options_(std::move(options)),
+      planted_(planted),
       random_(world.random().Next()),
       id_(NewId(random_)) {
   options_.name = std::move(name);
 }
 
 void MemoryFollower::OnStart() {
-  store_ = std::make_unique<BucketClient>(bucket_, *this);
+  store_ = std::make_unique<FollowerStore>(bucket_, *this, options_.keep_lease, planted_.follower_stores);
   target_ = std::make_unique<MemoryTarget>(oracle_.kernels(), oracle_.pool());
   last_held_.reset();
 }
@@ -33,8 +35,9 @@ std::optional<Version> MemoryFollower::held() const {
 }
 
 void MemoryFollower::Step() {
+  store_->BeginStep();
   if (follower_ == nullptr) {
-    auto run = Run::Open(*store_);
+    auto run = Run::Open(store_->store());
     if (!run.ok()) return;
     follower_ = std::make_unique<Follower>(run.value(), *target_, id_, options_,
                                            FollowerTools{&world().clock(), &oracle_.kernels(), &oracle_.pool()});

@@ -7,7 +7,9 @@
 
 #include "follow/follower.h"
 #include "follow/targets/memory_target.h"
+#include "sim/follower_store.h"
 #include "sim/oracle.h"
+#include "sim/planted.h"
 #include "sim/sim_bucket.h"
 #include "sim/world.h"
 
@@ -15,7 +17,8 @@ namespace weightwire::sim {
 
 class MemoryFollower final : public Machine, private Process {
  public:
-  MemoryFollower(World& world, Bucket& bucket, Oracle& oracle, std::string name, FollowerOptions options);
+  MemoryFollower(World& world, Bucket& bucket, Oracle& oracle, std::string name, FollowerOptions options,
+                 const Planted& planted);
 
   std::vector<Process*> processes() override { return {this}; }
   void OnDeath(bool power_failed) override;
@@ -30,9 +33,10 @@ class MemoryFollower final : public Machine, private Process {
   Bucket& bucket_;
   Oracle& oracle_;
   FollowerOptions options_;
+  const Planted planted_;
   SeededRandom random_;
   Id id_;
-  std::unique_ptr<BucketClient> store_;
+  std::unique_ptr<FollowerStore> store_;
   std::unique_ptr<MemoryTarget> target_;
   std::unique_ptr<Follower> follower_;
   std::optional<Version> last_held_;

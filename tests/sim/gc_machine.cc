@@ -4,14 +4,23 @@
 
 namespace weightwire::sim {
 
-GcMachine::GcMachine(World& world, Bucket& bucket, std::string name, const GcOptions& options)
-    : Machine(world, name), Process(name + "/gc"), bucket_(bucket), options_(options), random_(world.random().Next()) {}
+GcMachine::GcMachine(World& world, Bucket& bucket, std::string name, const GcOptions& options, const Planted& planted)
+    : Machine(world, name),
+      Process(name + "/gc"),
+      bucket_(bucket),
+      options_(options),
+      planted_(planted),
+      random_(world.random().Next()) {}
 
-void GcMachine::OnStart() { store_ = std::make_unique<BucketClient>(bucket_, *this); }
+void GcMachine::OnStart() {
+  client_ = std::make_unique<BucketClient>(bucket_, *this);
+  store_ = std::make_unique<weightwire::testing::LyingStore>(*client_, planted_.gc_store);
+}
 
 void GcMachine::OnDeath(bool /*power_failed*/) {
   collector_ = nullptr;
   store_ = nullptr;
+  client_ = nullptr;
 }
 
 void GcMachine::Step() {

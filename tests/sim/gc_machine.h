@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "log/gc.h"
+#include "sim/planted.h"
 #include "sim/sim_bucket.h"
 #include "sim/world.h"
 
@@ -12,7 +13,7 @@ namespace weightwire::sim {
 
 class GcMachine final : public Machine, private Process {
  public:
-  GcMachine(World& world, Bucket& bucket, std::string name, const GcOptions& options);
+  GcMachine(World& world, Bucket& bucket, std::string name, const GcOptions& options, const Planted& planted);
 
   std::vector<Process*> processes() override { return {this}; }
   void OnDeath(bool power_failed) override;
@@ -23,8 +24,10 @@ class GcMachine final : public Machine, private Process {
 
   Bucket& bucket_;
   GcOptions options_;
+  const Planted planted_;
   SeededRandom random_;
-  std::unique_ptr<BucketClient> store_;
+  std::unique_ptr<BucketClient> client_;
+  std::unique_ptr<weightwire::testing::LyingStore> store_;  // around client_
   std::unique_ptr<Collector> collector_;
 };
 

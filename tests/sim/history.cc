@@ -42,7 +42,7 @@ HistoryOutcome RunHistory(const HistoryOptions& options) {
     world.Add(std::move(machine));
   }
   const std::vector<HeldVersion> held = AddFollowers(world, bucket, oracle, plan, options.planted);
-  AddGc(world, bucket, plan, std::chrono::seconds(300), options.bugs);
+  AddGc(world, bucket, plan, std::chrono::seconds(300), options.planted);
 
   for (int i = 0; i < kWildSteps && !world.violation().has_value(); ++i) world.RunOne();
   world.Calm();

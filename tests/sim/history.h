@@ -13,8 +13,8 @@ namespace weightwire::sim {
 
 struct HistoryOptions {
   std::uint64_t seed = 0;
-  PlantedBugs bugs;
-  Planted planted;
+  PlantedBugs bugs = {};
+  Planted planted = {};
   bool show = false;  // every line as it happens
 };
 

@@ -35,12 +35,13 @@ std::vector<HeldVersion> AddFollowers(World& world, Bucket& bucket, Oracle& orac
     follower.every_version = plan.Below(3) == 0;
     follower.ahead_bytes = plan.Below(2) == 0 ? 1000 : 1'000'000;
     if (plan.Below(2) == 0) {
-      auto machine = std::make_unique<MemoryFollower>(world, bucket, oracle, fmt::format("follower{}", i), follower);
+      auto machine =
+          std::make_unique<MemoryFollower>(world, bucket, oracle, fmt::format("follower{}", i), follower, planted);
       held.emplace_back([machine = machine.get()] { return machine->held(); });
       world.Add(std::move(machine));
     } else {
       auto machine =
-          std::make_unique<MirrorFollower>(world, bucket, oracle, fmt::format("mirror{}", i), follower, planted.mirror);
+          std::make_unique<MirrorFollower>(world, bucket, oracle, fmt::format("mirror{}", i), follower, planted);
       held.emplace_back([machine = machine.get()] { return machine->held(); });
       world.Add(std::move(machine));
     }
@@ -48,14 +49,13 @@ std::vector<HeldVersion> AddFollowers(World& world, Bucket& bucket, Oracle& orac
   return held;
 }
 
-void AddGc(World& world, Bucket& bucket, Random& plan, std::chrono::seconds grace, const PlantedBugs& bugs) {
+void AddGc(World& world, Bucket& bucket, Random& plan, std::chrono::seconds grace, const Planted& planted) {
   if (plan.Below(3) == 0) return;
   GcOptions gc;
   gc.policy.anchors = 2;
   gc.policy.minimum_age = std::chrono::seconds(plan.Below(2) * 1200);
   gc.grace = grace * plan.Below(2);
-  gc.planted = bugs;
-  world.Add(std::make_unique<GcMachine>(world, bucket, "gc", gc));
+  world.Add(std::make_unique<GcMachine>(world, bucket, "gc", gc, planted));
 }
 
 bool AllArrived(const std::vector<HeldVersion>& held, const Oracle& oracle) {

@@ -22,7 +22,7 @@ std::vector<HeldVersion> AddFollowers(World& world, Bucket& bucket, Oracle& orac
                                       const Planted& planted);
 
 // Gc, if the plan says so. When it waits for readers without a lease, then for this long.
-void AddGc(World& world, Bucket& bucket, Random& plan, std::chrono::seconds grace, const PlantedBugs& bugs);
+void AddGc(World& world, Bucket& bucket, Random& plan, std::chrono::seconds grace, const Planted& planted);
 
 // Whether all hold the newest version, and there is one.
 [[nodiscard]] bool AllArrived(const std::vector<HeldVersion>& held, const Oracle& oracle);

@@ -10,6 +10,7 @@
 namespace weightwire::sim {
 namespace {
 
+using weightwire::testing::Lie;
 using weightwire::testing::MirrorFault;
 
 constexpr std::uint64_t kSeeds = kIsSanitized ? 20 : 2000;
@@ -48,7 +49,9 @@ void ExpectFound(const PlantedBugs& bugs, const Planted& planted = {}) {
 
 TEST(PlantedBugTest, ARecordBeforeItsPartsIsFound) { ExpectFound({.record_before_parts = true}); }
 TEST(PlantedBugTest, ALostAnswerTakenForFailureIsFound) { ExpectFound({.lost_answer_is_failure = true}); }
-TEST(PlantedBugTest, AGcThatIgnoresLeasesIsFound) { ExpectFound({.gc_ignores_leases = true}); }
+TEST(PlantedBugTest, FindsAGcThatIgnoresLeases) { ExpectFound({}, {.gc_store = Lie::kNoLeases}); }
+TEST(PlantedBugTest, FindsAFollowerWhoseLeaseIsNotWritten) { ExpectFound({}, {.follower_stores = Lie::kLeaseWritten}); }
+TEST(PlantedBugTest, FindsAFollowerThatDoesNotReadTheMarks) { ExpectFound({}, {.follower_stores = Lie::kNoMarks}); }
 TEST(PlantedBugTest, APartKeyWithoutItsHashIsFound) { ExpectFound({.part_key_without_hash = true}); }
 TEST(PlantedBugTest, FindsWeightsWrittenBeforeTheJournalIsDurable) {
   ExpectFound({}, {.mirror = MirrorFault::kJournalNotDurable});

@@ -34,12 +34,12 @@ class MirrorFollower::Reader final : public Process {
 };
 
 MirrorFollower::MirrorFollower(World& world, Bucket& bucket, Oracle& oracle, std::string name, FollowerOptions options,
-                               weightwire::testing::MirrorFault fault)
+                               const Planted& planted)
     : Machine(world, name),
       bucket_(bucket),
       oracle_(oracle),
       options_(std::move(options)),
-      fault_(fault),
+      planted_(planted),
       random_(world.random().Next()),
       id_(NewId(random_)),
       keeper_(std::make_unique<Keeper>(*this)),
@@ -87,8 +87,8 @@ std::optional<Version> MirrorFollower::held() const {
 
 void MirrorFollower::Open() {
   files_ = NewProcess();
-  faulty_files_ = std::make_unique<weightwire::testing::FaultyMirrorDisk>(*files_, kDirectory, fault_);
-  store_ = std::make_unique<BucketClient>(bucket_, *this);
+  faulty_files_ = std::make_unique<weightwire::testing::FaultyMirrorDisk>(*files_, kDirectory, planted_.mirror);
+  store_ = std::make_unique<FollowerStore>(bucket_, *this, options_.keep_lease, planted_.follower_stores);
   auto mirror = OpenMirror(*faulty_files_, kDirectory, {}, oracle_.kernels(), oracle_.pool());
   if (dead()) return;
   if (!mirror.ok()) {
@@ -104,8 +104,9 @@ void MirrorFollower::Follow() {
   // The operating system writes when it likes.
   if (random_.Below(8) == 0) disk_.WriteBack(random_);
   if (mirror_ == nullptr) return Open();
+  store_->BeginStep();
   if (follower_ == nullptr) {
-    auto run = Run::Open(*store_);
+    auto run = Run::Open(store_->store());
     if (!run.ok()) return;
     follower_ = std::make_unique<Follower>(run.value(), *mirror_, id_, options_,
                                            FollowerTools{&world().clock(), &oracle_.kernels(), &oracle_.pool()});

@@ -12,8 +12,9 @@
 #include "follow/follower.h"
 #include "follow/mirror/mirror.h"
 #include "follow/mirror/reader.h"
-#include "follow/mirror_faults.h"
+#include "sim/follower_store.h"
 #include "sim/oracle.h"
+#include "sim/planted.h"
 #include "sim/sim_bucket.h"
 #include "sim/world.h"
 #include "support/sim_file_system.h"
@@ -23,7 +24,7 @@ namespace weightwire::sim {
 class MirrorFollower final : public Machine {
  public:
   MirrorFollower(World& world, Bucket& bucket, Oracle& oracle, std::string name, FollowerOptions options,
-                 weightwire::testing::MirrorFault fault);
+                 const Planted& planted);
   ~MirrorFollower() override;
 
   std::vector<Process*> processes() override;
@@ -50,7 +51,7 @@ class MirrorFollower final : public Machine {
   Bucket& bucket_;
   Oracle& oracle_;
   FollowerOptions options_;
-  const weightwire::testing::MirrorFault fault_;
+  const Planted planted_;
   SeededRandom random_;
   Id id_;
   weightwire::testing::SimDisk disk_;
@@ -60,7 +61,7 @@ class MirrorFollower final : public Machine {
   // The process that follows.
   std::unique_ptr<weightwire::testing::SimFileSystem> files_;
   std::unique_ptr<FileSystem> faulty_files_;  // around files_
-  std::unique_ptr<BucketClient> store_;
+  std::unique_ptr<FollowerStore> store_;
   std::unique_ptr<Mirror> mirror_;
   std::unique_ptr<Follower> follower_;
   // The process that reads.

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "follow/mirror_faults.h"
+#include "log/lying_store.h"
 
 namespace weightwire::sim {
 
 struct Planted {
-  // Planted in the disk below every mirror.
-  weightwire::testing::MirrorFault mirror = weightwire::testing::MirrorFault::kNone;
+  weightwire::testing::MirrorFault mirror = weightwire::testing::MirrorFault::kNone;  // in every mirror's disk
+  weightwire::testing::Lie gc_store = weightwire::testing::Lie::kNone;
+  weightwire::testing::Lie follower_stores = weightwire::testing::Lie::kNone;
 };
 
 }  // namespace weightwire::sim

@@ -14,14 +14,6 @@ bool IsForEver(std::string_view key) {
   return key == kRunManifestKey || key.starts_with("versions/") || key.starts_with("layouts/");
 }
 
-bool Needs(const Lease& lease, std::string_view key) {
-  if (const auto place = PlaceOfPart(key); place.has_value()) {
-    return lease.needs_from.has_value() && place->from >= *lease.needs_from;
-  }
-  const auto anchor = AnchorOfKey(key);
-  return anchor.has_value() && lease.needs_anchor == anchor;
-}
-
 Error Dead() { return {ErrorCode::kUnavailable, "this machine is dead"}; }
 
 }  // namespace
@@ -78,7 +70,7 @@ void Bucket::CheckLeases(std::string_view key, const LeaseReads& reads) {
         if (event.at <= at) then = &event;
       }
       return then != nullptr && then->lease.has_value() && IsActive(*then->lease, then->time, world_.clock().Wall()) &&
-             Needs(*then->lease, key);
+             IsNeeded(*then->lease, key);
     };
     const auto got = reads.got_at.find(name);
     if (asks(reads.listed_at) && (got == reads.got_at.end() || asks(got->second))) {
@@ -143,6 +135,7 @@ Result<WallTime> BucketClient::Now() {
 
 Result<std::vector<std::uint8_t>> BucketClient::DoGet(std::string_view key, std::uint64_t max_bytes) {
   WW_RETURN_IF_ERROR(Send("get", key));
+  if (lease_check_ != nullptr) lease_check_->OnFetch(key);
   if (lease_reads_.has_value() && key.starts_with(kLeasesPrefix)) {
     lease_reads_->got_at[std::string(key)] = machine_.world().now();
   }
@@ -156,6 +149,7 @@ Result<std::vector<std::uint8_t>> BucketClient::DoGet(std::string_view key, std:
 
 Status BucketClient::DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) {
   WW_RETURN_IF_ERROR(Send("read", key));
+  if (lease_check_ != nullptr) lease_check_->OnFetch(key);
   const auto at = bucket_.objects().find(key);
   if (at == bucket_.objects().end()) return ObjectNotFound(key, *this);
   const auto& bytes = at->second.bytes;
@@ -173,6 +167,9 @@ Status BucketClient::DoPut(std::string_view key, std::span<const std::uint8_t> b
   if (fate == Fate::kAnswered || fate == Fate::kLostDone) bucket_.Put(key, bytes);
   if (fate == Fate::kLostLater) bucket_.Later(std::string(key), {bytes.begin(), bytes.end()}, false);
   if (fate != Fate::kAnswered) return Error(ErrorCode::kUnknownOutcome, "the answer was lost");
+  if (lease_check_ != nullptr && key.starts_with(kLeasesPrefix)) {
+    if (const auto lease = ParseLease(TextOf(bytes)); lease.ok()) lease_check_->OnLeaseWritten(lease.value());
+  }
   return Ok();
 }
 
@@ -196,6 +193,7 @@ Result<ObjectInfo> BucketClient::DoStat(std::string_view key) {
 Result<std::vector<ObjectInfo>> BucketClient::DoList(std::string_view prefix, std::string_view start_after,
                                                      std::size_t limit) {
   WW_RETURN_IF_ERROR(Send("list", prefix));
+  if (lease_check_ != nullptr && prefix == kMarksPrefix) lease_check_->OnMarksListed();
   if (prefix == kLeasesPrefix) lease_reads_ = Bucket::LeaseReads{machine_.world().now(), {}};
   std::vector<ObjectInfo> found;
   for (auto at = bucket_.objects().upper_bound(start_after); at != bucket_.objects().end(); ++at) {
@@ -211,6 +209,7 @@ Result<std::vector<ObjectInfo>> BucketClient::DoList(std::string_view prefix, st
 
 Status BucketClient::DoRemove(std::string_view key) {
   WW_RETURN_IF_ERROR(Send("remove", key));
+  if (lease_check_ != nullptr && key.starts_with(kLeasesPrefix)) lease_check_->OnLeaseRemoved();
   const Fate fate = WriteFate();
   if (fate == Fate::kAnswered || fate == Fate::kLostDone) bucket_.Remove(key, lease_reads_);
   if (fate != Fate::kAnswered) return Error(ErrorCode::kUnknownOutcome, "the answer was lost");

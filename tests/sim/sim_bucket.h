@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "log/lease.h"
+#include "sim/lease_check.h"
 #include "sim/world.h"
 #include "store/store.h"
 
@@ -82,6 +83,9 @@ class BucketClient final : public weightwire::Store {
   BucketClient(Bucket& bucket, Machine& machine, std::chrono::nanoseconds longest_outage = {})
       : bucket_(bucket), machine_(machine), longest_outage_(longest_outage) {}
 
+  // For a follower that keeps a lease. `check` must outlive the client's last request.
+  void SetLeaseCheck(LeaseCheck* check) { lease_check_ = check; }
+
   // While it is unplugged no request arrives, even when nothing else goes wrong.
   void Unplug(bool unplugged) { unplugged_ = unplugged; }
 
@@ -111,6 +115,7 @@ class BucketClient final : public weightwire::Store {
   std::chrono::nanoseconds down_until_{0};
   bool unplugged_ = false;
   std::optional<Bucket::LeaseReads> lease_reads_;
+  LeaseCheck* lease_check_ = nullptr;
 };
 
 }  // namespace weightwire::sim
