@@ -30,8 +30,8 @@ inline constexpr std::uint64_t kMaxIndexBytes = 200'000'000;
 // Bytes of a layout's canonical JSON text.
 inline constexpr std::uint64_t kMaxLayoutBytes = 200'000'000;
 
-// Files of one checkpoint directory that are carried along, and how deep its sub-directories go.
-inline constexpr std::uint64_t kMaxCarriedFiles = 100'000;
+// Extra files of one checkpoint directory that are copied, and how deep its sub-directories go.
+inline constexpr std::uint64_t kMaxExtraFiles = 100'000;
 inline constexpr int kMaxDirectoryDepth = 16;
 
 // Names in one directory that we list.

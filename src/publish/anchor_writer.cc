@@ -61,7 +61,7 @@ class CarriedFinder {
   }
 
   Status LeaveOut(const std::string& name, std::string_view why) {
-    if (found_.left_out.size() < kMaxCarriedFiles) {
+    if (found_.left_out.size() < kMaxExtraFiles) {
       found_.left_out.push_back(fmt::format("{} is left out of the anchor: {}", name, why));
     }
     return Ok();

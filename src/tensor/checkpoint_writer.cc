@@ -11,8 +11,8 @@
 
 #include "base/bytes.h"
 #include "base/file.h"
-#include "tensor/carried_files.h"
 #include "tensor/checkpoint_plan.h"
+#include "tensor/extra_files.h"
 
 namespace weightwire {
 namespace {
@@ -109,7 +109,7 @@ Result<std::vector<std::string>> WriteCheckpointLike(const Checkpoint& like, con
   WW_RETURN_IF_ERROR(staged.CreateDirectory());
   std::set<std::string> own = {kIndexFileName};
   for (const CheckpointFile& file : like.files()) own.insert(file.name);
-  WW_TRY(std::vector<std::string> left_out, CopyCarriedFiles(like.directory(), own, staged.path()));
+  WW_TRY(std::vector<std::string> left_out, CopyExtraFiles(like.directory(), own, staged.path()));
   for (const PlannedFile& file : plan) WW_RETURN_IF_ERROR(WriteFile(file, layout, staged.path() / file.name, data));
   if (like.has_index() && (plan.empty() || !like.files().empty())) {
     // The same tensors in the same shards: the index still holds, with whatever else it says.

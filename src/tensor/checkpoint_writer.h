@@ -35,7 +35,7 @@ using TensorSource = std::function<Status(std::size_t index, const TensorSink& s
 // `layout` again, or, where `like` holds several names of a tie or records one that `layout` does not know, a
 // checkpoint that ViewAs(layout) accepts.
 //
-// Returns what in the directory has been left out (carried_files.h).
+// Returns what in the directory has been left out (extra_files.h).
 Result<std::vector<std::string>> WriteCheckpointLike(const Checkpoint& like, const Layout& layout,
                                                      const std::filesystem::path& output, const TensorSource& data);
 

@@ -134,7 +134,7 @@ class PlanTest : public ::testing::Test {
 };
 
 TEST_F(PlanTest, CheapDeltasNeedNoRequest) {
-  store_.Forget();
+  store_.ResetCounts();
   const auto way = PlanFetch(history_.run(), history_.newest(), Held(15), {});
   ASSERT_TRUE(Succeeds(way));
   EXPECT_EQ(way.value().bytes, 500U);

@@ -97,7 +97,7 @@ TEST_F(RunTest, FindsTheNewestFromAnyKnownVersion) {
   for (int versions = 1; versions <= 70; ++versions) {
     versions == 1 ? history.AddWithAnchor() : history.Add({});
     for (int known = -1; known < versions; ++known) {
-      store_.Forget();
+      store_.ResetCounts();
       const auto newest =
           history.run().FindNewest(known < 0 ? std::nullopt : std::optional(static_cast<Version>(known)));
       ASSERT_TRUE(Succeeds(newest));
@@ -117,7 +117,7 @@ TEST_F(RunTest, APollCostsOneRequestHoweverLongTheRun) {
   history.AddWithAnchor();
   for (const int versions : {1, 10, 2000}) {
     while (history.size() < static_cast<std::size_t>(versions)) history.Add({});
-    store_.Forget();
+    store_.ResetCounts();
     EXPECT_FALSE(history.run().ReadRecord(history.size()).value().has_value());
     EXPECT_EQ(store_.Count(), 1);
     EXPECT_TRUE(Succeeds(history.run().FindNewest(history.size() - 1)));
@@ -301,7 +301,7 @@ TEST_F(LeasesTest, ExpiredLeasesCostNoRequest) {
   for (int i = 0; i < 5000; ++i) Put(kMaxLeaseSeconds);  // more than may be active
   clock_.Advance(std::chrono::seconds(kMaxLeaseSeconds) + std::chrono::minutes(1));
   Put(60);
-  store_.Forget();
+  store_.ResetCounts();
   const auto active = run_.ReadActiveLeases();
   ASSERT_TRUE(Succeeds(active));
   EXPECT_EQ(active.value().leases.size(), 1U);

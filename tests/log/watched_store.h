@@ -23,7 +23,7 @@ class WatchedStore final : public ForwardingStore {
     return all;
   }
   [[nodiscard]] int Count(StoreOperation request) const { return counts_.contains(request) ? counts_.at(request) : 0; }
-  void Forget() { counts_.clear(); }
+  void ResetCounts() { counts_.clear(); }
 
   // Asked before every request: an error is returned in its place.
   std::function<Status(StoreOperation, std::string_view)> before;

@@ -252,14 +252,14 @@ class LaneDecoder {
     for (unsure &= g.running; unsure != 0; unsure &= unsure - 1) {
       const std::size_t l = LowestBit(unsure);
       bool intact = false;
-      const bool waits = kUniform ? SettleUniform(g, l, intact) : Sync(g, l, intact);
+      const bool waits = kUniform ? FindNextChangeUniform(g, l, intact) : FindNextChange(g, l, intact);
       if (!waits) StopLane(g, l, intact, event);
     }
   }
 
-  // The guess is close to the end of the window or to the horizon: goes on to the next window, or asks exactly. False
-  // at the end of the tile.
-  [[gnu::noinline]] bool Sync(Group& g, std::size_t l, bool& intact) {
+  // Finds where a lane's next change is if the guess is near the end of the window or the horizon. Enters the next
+  // window, or computes exactly. Returns false at the end of the tile.
+  [[gnu::noinline]] bool FindNextChange(Group& g, std::size_t l, bool& intact) {
     const LaneWindow& window = g.window[l];
     constexpr auto kError = static_cast<std::int32_t>(kLaneGuessError + 1);
     auto zero = static_cast<std::int32_t>(g.zero[l]);
@@ -294,7 +294,7 @@ class LaneDecoder {
       target = zero + static_cast<std::int32_t>(std::min(GuessTime(g.position[l] | 1), kHorizon - 1));
     }
     g.zero[l] = static_cast<std::uint32_t>(zero);
-    // It may lie a little before the window; Decode will notice.
+    // The target may be a little before the window. The guess is then wrong, and CorrectGuess finds the unit.
     g.target[l] = static_cast<std::uint32_t>(std::max(target, 0));
     return true;
   }
@@ -320,7 +320,7 @@ class LaneDecoder {
     return end;
   }
 
-  [[gnu::noinline]] bool SettleUniform(Group& g, std::size_t l, bool& intact) {
+  [[gnu::noinline]] bool FindNextChangeUniform(Group& g, std::size_t l, bool& intact) {
     const std::uint32_t rate = g.rates.rate[0];
     for (;;) {
       const std::uint64_t rest = std::uint64_t{rate} * (g.unit_count[l] - g.next[l]);
@@ -468,8 +468,8 @@ class LaneDecoder {
     }
   }
 
-  // The guess fell on a neighbour.
-  [[gnu::noinline]] void MendLane(Group& g, std::size_t l) {
+  // Moves from the guessed unit to its neighbour that changes.
+  [[gnu::noinline]] void CorrectGuess(Group& g, std::size_t l) {
     const std::uint32_t position = g.position[l];
     std::uint32_t index = g.index[l];
     std::uint32_t begin = g.begin[l] - g.zero[l];
@@ -522,7 +522,7 @@ class LaneDecoder {
       std::uint64_t wrong = MaskBits(kU32, outside) & g.running;
       if (wrong == 0) [[likely]]
         break;
-      for (; wrong != 0; wrong &= wrong - 1) MendLane(g, LowestBit(wrong));
+      for (; wrong != 0; wrong &= wrong - 1) CorrectGuess(g, LowestBit(wrong));
     }
     LaneCoder coder(g);
     const auto down = hn::RebindMask(kU32, hn::Lt(hn::BitCast(ints, coder.low), hn::Zero(ints)));

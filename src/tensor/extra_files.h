@@ -1,4 +1,5 @@
-// What lies beside the weights in a checkpoint directory (configuration, tokenizer) and is carried along unchanged.
+// Extra files of a checkpoint directory: those next to its weights, such as configuration and tokenizer. They are
+// copied unchanged.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +16,7 @@ namespace weightwire {
 // checkpoint's own files; our .weightwire*; and what is returned, sorted, as paths from `from`: other weights that lie
 // beside the checkpoint's own (*.safetensors and their *.safetensors.index.json; those in sub-directories are copied),
 // .git, links to directories or to nothing, sockets and the like.
-Result<std::vector<std::string>> CopyCarriedFiles(const std::filesystem::path& from, const std::set<std::string>& own,
-                                                  const std::filesystem::path& to);
+Result<std::vector<std::string>> CopyExtraFiles(const std::filesystem::path& from, const std::set<std::string>& own,
+                                                const std::filesystem::path& to);
 
 }  // namespace weightwire

@@ -1,4 +1,4 @@
-#include "tensor/carried_files.h"
+#include "tensor/extra_files.h"
 
 #include <fmt/format.h>
 
@@ -52,9 +52,9 @@ class Copier {
     const std::string name = entry.path().filename().string();
     std::string path = entry.path().lexically_relative(from_).string();
     if (name.starts_with(".weightwire") || own_.contains(path)) return Ok();
-    if (++entries_ > kMaxCarriedFiles) {
+    if (++entries_ > kMaxExtraFiles) {
       return Error(ErrorCode::kLimit,
-                   fmt::format("more than {} files and directories beside the weights", kMaxCarriedFiles));
+                   fmt::format("more than {} files and directories beside the weights", kMaxExtraFiles));
     }
     if (name == ".git" || (depth == 0 && IsOfWeights(name))) return LeaveOut(std::move(path));
     std::error_code error;
@@ -80,8 +80,8 @@ class Copier {
 
 }  // namespace
 
-Result<std::vector<std::string>> CopyCarriedFiles(const fs::path& from, const std::set<std::string>& own,
-                                                  const fs::path& to) {
+Result<std::vector<std::string>> CopyExtraFiles(const fs::path& from, const std::set<std::string>& own,
+                                                const fs::path& to) {
   return Copier(from, own).Copy(to);
 }
 
