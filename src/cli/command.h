@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "cli/command_tools.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the name is that of CLI11, whose header is large
 class App;
 }
 

@@ -404,7 +404,7 @@ class Session {
       return command_.Run();
     };
     SystemRandom random;
-    const auto end = RunFollower(follower_, loop, {&sleeper_, &random}, events);
+    auto end = RunFollower(follower_, loop, {&sleeper_, &random}, events);
     const Status synced = mirror_.Sync();
     const Status left = follower_.Leave();
     if (!end.ok()) return end.error();

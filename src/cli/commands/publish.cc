@@ -191,7 +191,7 @@ PublisherOptions PublisherOptionsFrom(const PublishOptions& options, const Check
 template <typename Finished>
 Status SendUntil(WorkLoop& work, Publisher& publisher, const std::filesystem::path& state_directory,
                  const Finished& finished) {
-  const Status status = work.WorkUntil(finished);
+  Status status = work.WorkUntil(finished);
   if (status.ok() || publisher.idle() || status.error().code() == ErrorCode::kMismatch) return status;
   return Error(status.error().code(), fmt::format("{}; what is not sent yet stays in {} and goes with the next publish",
                                                   status.error().message(), state_directory.string()));
