@@ -119,7 +119,7 @@ Result<GcStep> Collector::FollowChains() {
   return Worked(fmt::format("version {} is a rebase", first));
 }
 
-void Collector::See(const ObjectInfo& object, const std::string& folder) {
+void Collector::CountSeen(const ObjectInfo& object, const std::string& folder) {
   ++progress_.seen.objects;
   progress_.seen.bytes += object.size_bytes;
   for (OldMark& mark : old_marks_) {
@@ -133,7 +133,7 @@ Result<GcStep> Collector::ListAnchors() {
   for (const ObjectInfo& object : page) {
     const auto name = AnchorOfKey(object.key);
     if (!name.has_value()) continue;  // none of ours
-    See(object, AnchorFolder(*name));
+    CountSeen(object, AnchorFolder(*name));
     if (anchors_.empty() || anchors_.back().name != *name) {
       anchors_.push_back({*name, AnchorCondition::kIncomplete, 0, 0, object.last_modified});
     }
@@ -249,7 +249,7 @@ Result<GcStep> Collector::ListDeltas() {
   for (const ObjectInfo& object : page) {
     const auto place = PlaceOfPart(object.key);
     if (!place.has_value()) continue;  // none of ours
-    See(object, DeltaFolder(place->from, place->to));
+    CountSeen(object, DeltaFolder(place->from, place->to));
     const bool fresh = folders_.empty() || folders_.back().delta.place.from != place->from ||
                        folders_.back().delta.place.to != place->to;
     if (fresh) folders_.push_back({{*place, 0, 0, object.last_modified}, {}});

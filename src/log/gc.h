@@ -129,7 +129,7 @@ class Collector {
   Status JudgeFolder(const Folder& folder);
   // Puts objects of it into queue_, which is empty.
   Result<Found> FillQueue(const Removal& removal);
-  void See(const ObjectInfo& object, const std::string& folder);
+  void CountSeen(const ObjectInfo& object, const std::string& folder);
   void Add(Removal removal);
   [[nodiscard]] bool IsLeased(const Removal& removal) const;
   [[nodiscard]] bool IsFull() const;

@@ -132,7 +132,7 @@ Command AddGc(CLI::App& app, const CommandTools& tools) {
   sub.add_flag("--dry-run", options->gc.dry_run, "only show what would go");
   AddJson(sub, options->json);
   sub.footer(
-      "What a living lease needs stays. Records are never removed. A gc that is cut off is taken up by the next one.\n"
+      "What an active lease needs stays. Records are never removed. A gc that is cut off is taken up by the next one.\n"
       "Times like 30s, 15m, 24h or 7d; all are compared by the store's own clock.\n"
       "\n"
       "Examples:\n"
