@@ -25,8 +25,6 @@ Result<OpenedStore> OpenStoreFor(const std::string& url, std::shared_ptr<Machine
   wrap.clock = &machine->clock;
   wrap.sleeper = &machine->sleeper;
   wrap.random = &machine->store_random;
-  // Longer waits are the publisher's and the follower's own, which say what they wait for.
-  wrap.retry.deadline = std::chrono::seconds(30);
   wrap.limits.bytes_per_second = bytes_per_second;
   OpenedStore opened;
   opened.machine = std::move(machine);

@@ -43,15 +43,4 @@ class Error {
 // The most common of them, where formats are read.
 [[nodiscard]] inline Error Corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
-// Whether what failed may go well later without anybody doing anything.
-[[nodiscard]] inline bool MayPass(const Error& error) {
-  return error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kUnknownOutcome;
-}
-
-// Whether what was read is damaged or not to be understood, rather than the store or the disk it came from away.
-[[nodiscard]] inline bool IsDamage(const Error& error) {
-  return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kLimit ||
-         error.code() == ErrorCode::kUnsupported;
-}
-
 }  // namespace weightwire

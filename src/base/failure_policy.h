@@ -1,9 +1,10 @@
 // The failure policy: what a caller does about an error, and how long it waits before it tries again.
 //
 // Every component that retries something asks ReactionTo() and waits with a Backoff, so that an error has the same
-// meaning everywhere. ARCHITECTURE.md, "Timeouts, retries and limits", lists who retries what, and for how long.
+// meaning everywhere. ARCHITECTURE.md, "Timeouts, retries and limits", lists who retries what, and for how long. How
+// long or how often a caller tries at all is its own: a request ends sooner than a follower.
 //
-// Thread safety: ReactionTo is a pure function. A Backoff belongs to one thread at a time.
+// Thread safety: functions are pure. A Backoff belongs to one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "base/random.h"
 
 namespace weightwire {
 
@@ -51,6 +53,13 @@ enum class Reaction : std::uint8_t {
   return ReactionTo(error) == Reaction::kRetrySoon || ReactionTo(error) == Reaction::kRetrySlowly;
 }
 
+// True if an object was read, but its bytes are damaged, too large or need a newer weightwire. This object is of no
+// use; the store and the request are fine. Not true if the object is missing.
+[[nodiscard]] inline bool IsUnreadable(const Error& error) {
+  return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kLimit ||
+         error.code() == ErrorCode::kUnsupported;
+}
+
 // The pauses between the attempts at one thing.
 struct BackoffPolicy {
   std::chrono::nanoseconds first = std::chrono::seconds(1);   // after the first failure; doubled after each further one
@@ -71,6 +80,11 @@ class Backoff {
     constexpr int kMaxDoublings = 20;  // keeps the product below 2^63 ns for any sensible first pause
     const auto factor = std::int64_t{1} << std::min(failures_++, kMaxDoublings);
     return std::min(policy_.last, policy_.first * factor);
+  }
+  // The same, shortened by a random part of up to a half, so that many clients do not return at the same time.
+  [[nodiscard]] std::chrono::nanoseconds Next(Random& random) {
+    const std::chrono::nanoseconds pause = Next();
+    return pause - std::chrono::nanoseconds(random.Below(static_cast<std::uint64_t>(pause.count() / 2) + 1));
   }
   // An attempt succeeded.
   void Reset() { failures_ = 0; }

@@ -32,8 +32,6 @@ CommandTools RealTools(FileSystem& files) {
     wrap.clock = &store_tools->clock;
     wrap.sleeper = &store_tools->sleeper;
     wrap.random = &store_tools->random;
-    // Longer waits are the commands' own, which say what they wait for.
-    wrap.retry.deadline = std::chrono::seconds(30);
     return OpenStore(location, open, wrap);
   };
   tools.is_public = [store_tools](const std::string& location, std::string_view key) {

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/failure_policy.h"
 #include "runner/init_run.h"
 
 namespace weightwire {
@@ -23,7 +24,7 @@ Result<std::optional<Run>> MakeOrAwaitRun(Store& store, const MissingRunOptions&
   while (sleeper.SleepFor(options.poll)) {
     auto run = Run::Open(store);
     if (run.ok()) return std::optional(std::move(run).value());
-    if (run.error().code() != ErrorCode::kNotFound && !MayPass(run.error())) return run.error();
+    if (run.error().code() != ErrorCode::kNotFound && !IsTransient(run.error())) return run.error();
   }
   return std::optional<Run>();
 }

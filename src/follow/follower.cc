@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/failure_policy.h"
 #include "codec/decode/decoder.h"
 #include "codec/digest/state.h"
 #include "codec/format/delta_file.h"
@@ -280,7 +281,7 @@ Result<FollowerStep> Follower::RenewLease() {
   if (written.ok()) return FollowerStep::kLease;
   // What only goes on is protected by the lease that still lives. What is needed besides has to wait.
   const bool needs_more = LeaseNeedsTooLittle() || (wanted_anchor_.has_value() && leased_anchor_ != wanted_anchor_);
-  if (!MayPass(written.error()) || !LeaseLives() || needs_more) return written.error();
+  if (!IsTransient(written.error()) || !LeaseLives() || needs_more) return written.error();
   lease_failed_at_ = tools_.clock->Monotonic();
   return FollowerStep::kLease;
 }
@@ -293,7 +294,7 @@ Status Follower::WriteLease() {
   leased_from_ = std::max(leased_from_, lease.needs_from);           // too
   Status put = run_.PutLease(lease);
   if (!put.ok()) {
-    if (MayPass(put.error())) return put;
+    if (IsTransient(put.error())) return put;
     // Nor may it be the business of somebody who only reads: protected by minimum age alone.
     lease_failed_at_ = before;
     lease_trouble_ = put.error();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/failure_policy.h"
+
 namespace weightwire {
 namespace {
 
@@ -19,7 +21,7 @@ Status Rebuild(const Run& run, Version version, Target& target, const Id& id, co
     for (int failures = 0;;) {
       const auto stepped = follower.Step();
       if (!stepped.ok()) {
-        if (!MayPass(stepped.error()) || ++failures == kMostFailures) return stepped.error();
+        if (!IsTransient(stepped.error()) || ++failures == kMostFailures) return stepped.error();
         continue;
       }
       failures = 0;

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/failure_policy.h"
 #include "base/threads.h"
 #include "log/limits.h"
 #include "store/commit.h"
@@ -160,7 +161,7 @@ Result<AnchorCondition> Collector::ConditionOf(const AnchorName& name) const {
   const auto anchor = run_.ReadAnchor(name);
   if (!anchor.ok()) {
     if (anchor.error().code() == ErrorCode::kNotFound) return AnchorCondition::kIncomplete;  // removed meanwhile
-    if (IsDamage(anchor.error())) return AnchorCondition::kBroken;
+    if (IsUnreadable(anchor.error())) return AnchorCondition::kBroken;
     return anchor.error();
   }
   WW_TRY(const auto record, run_.ReadRecord(name.version));
@@ -280,7 +281,7 @@ Status Collector::JudgeFolder(const Folder& folder) {
   if (std::none_of(folder.objects.begin(), folder.objects.end(), is_old)) return Ok();
   const auto record = run_.ReadRecord(delta.place.to);
   if (!record.ok()) {
-    if (IsDamage(record.error())) return Ok();  // what it names is not known, so all of it stays
+    if (IsUnreadable(record.error())) return Ok();  // what it names is not known, so all of it stays
     return record.error();
   }
   if (!record.value().has_value()) {

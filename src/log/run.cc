@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/failure_policy.h"
 #include "base/limits.h"
 #include "log/limits.h"
 #include "store/commit.h"
@@ -202,7 +203,7 @@ Result<ActiveLeases> Run::ReadActiveLeases() const {
       if (IsActive(lease.value(), object.last_modified, active.store_now)) {
         active.leases.push_back({lease.value(), object.last_modified});
       }
-    } else if (IsDamage(lease.error())) {
+    } else if (IsUnreadable(lease.error())) {
       active.damaged.push_back(object);
     } else if (lease.error().code() != ErrorCode::kNotFound) {  // that one was given up meanwhile
       return lease.error();
@@ -218,7 +219,7 @@ Result<std::vector<KnownLease>> Run::ReadLeases(std::uint64_t* damaged) const {
     const auto lease = ReadLease(object.key);
     if (lease.ok()) {
       leases.push_back({lease.value(), object.last_modified});
-    } else if (IsDamage(lease.error())) {
+    } else if (IsUnreadable(lease.error())) {
       if (damaged != nullptr) ++*damaged;
     } else if (lease.error().code() != ErrorCode::kNotFound) {
       return lease.error();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/failure_policy.h"
+
 namespace weightwire {
 namespace {
 
@@ -58,7 +60,7 @@ class Trouble {
   [[nodiscard]] bool IsOutOfPatience() const { return in_a_row_ >= options_.patience; }
   // REQUIRES: there is some.
   [[nodiscard]] std::chrono::nanoseconds Pause() const {
-    if (!MayPass(*last_)) return options_.slow_pause;
+    if (!IsTransient(*last_)) return options_.slow_pause;
     constexpr int kMostDoublings = 20;
     const auto factor = std::int64_t{1} << std::min(in_a_row_ - 1, kMostDoublings);
     return std::min(options_.first_pause * factor, options_.last_pause);
@@ -98,7 +100,7 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
       if (untold) WW_RETURN_IF_ERROR(tell());
       if (IsHopeless(error)) return error;
       const bool watched = options.once || !has_been_up_to_date;
-      if (watched && !MayPass(error)) return error;
+      if (watched && !IsTransient(error)) return error;
       trouble.Add(error);
       if (watched && trouble.IsOutOfPatience()) return error;
       if (!tools.sleeper->SleepFor(WithJitter(trouble.Pause(), *tools.random))) return FollowEnd::kStopped;

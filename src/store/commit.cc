@@ -14,6 +14,17 @@ Error StillUnknown(const Store& store, std::string_view key, const Error& why) {
 
 }  // namespace
 
+Result<std::optional<CommitOutcome>> ReadBack(Store& store, std::string_view key, std::span<const std::uint8_t> bytes) {
+  // An object larger than ours need not be read to know that it is another's.
+  const auto there = store.Get(key, bytes.size());
+  if (there.ok()) {
+    return std::optional(std::ranges::equal(there.value(), bytes) ? CommitOutcome::kOurs : CommitOutcome::kConflict);
+  }
+  if (there.error().code() == ErrorCode::kLimit) return std::optional(CommitOutcome::kConflict);
+  if (there.error().code() == ErrorCode::kNotFound) return std::optional<CommitOutcome>();
+  return there.error();
+}
+
 Result<CommitOutcome> Commit(Store& store, std::string_view key, std::span<const std::uint8_t> bytes) {
   if (bytes.size() > kMaxCommitBytes) {
     return Error(ErrorCode::kLimit, fmt::format("cannot write {} to {}: it has {} bytes, more than the {} that readers "
@@ -24,15 +35,10 @@ Result<CommitOutcome> Commit(Store& store, std::string_view key, std::span<const
   if (put.ok() && put.value() == PutOutcome::kCreated) return CommitOutcome::kOurs;
   if (!put.ok() && put.error().code() != ErrorCode::kUnknownOutcome) return put.error();
 
-  // An object larger than ours need not be read to know that it is another's.
-  const auto there = store.Get(key, bytes.size());
-  if (there.ok()) {
-    return std::ranges::equal(there.value(), bytes) ? CommitOutcome::kOurs : CommitOutcome::kConflict;
-  }
-  if (there.error().code() == ErrorCode::kLimit) return CommitOutcome::kConflict;
-  // Not there yet does not mean it will not be: the lost request may still be on its way. And one that exists but
-  // cannot be read may be ours.
-  return StillUnknown(store, key, there.error());
+  const auto there = ReadBack(store, key, bytes);
+  if (!there.ok()) return StillUnknown(store, key, there.error());
+  if (!there.value().has_value()) return StillUnknown(store, key, ObjectNotFound(key, store));
+  return *there.value();
 }
 
 }  // namespace weightwire

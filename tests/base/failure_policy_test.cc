@@ -37,6 +37,29 @@ TEST(Backoff, WaitsLongForWhatAPersonMustFix) {
   EXPECT_EQ(backoff.Next(Of(ErrorCode::kUnavailable)), seconds(2));
 }
 
+TEST(FailurePolicy, OnlyErrorsOfTheBytesMakeAnObjectUnreadable) {
+  for (const ErrorCode code : {ErrorCode::kCorrupt, ErrorCode::kLimit, ErrorCode::kUnsupported}) {
+    EXPECT_TRUE(IsUnreadable(Of(code)));
+  }
+  // gc may delete what is unreadable, so an error of the request or the store must never count as that.
+  for (const ErrorCode code : {ErrorCode::kInvalidArgument, ErrorCode::kNotFound, ErrorCode::kIo, ErrorCode::kMismatch,
+                               ErrorCode::kUnknownOutcome, ErrorCode::kRefused, ErrorCode::kUnavailable}) {
+    EXPECT_FALSE(IsUnreadable(Of(code)));
+  }
+}
+
+TEST(Backoff, RandomPausesAreBetweenHalfAndAllOfTheExactOnes) {
+  SeededRandom random(1);
+  Backoff exact({seconds(1), seconds(5), seconds(300)});
+  Backoff shortened({seconds(1), seconds(5), seconds(300)});
+  for (int i = 0; i < 100; ++i) {
+    const auto full = exact.Next();
+    const auto pause = shortened.Next(random);
+    EXPECT_GE(pause, full / 2);
+    EXPECT_LE(pause, full);
+  }
+}
+
 TEST(Backoff, NeverOverflowsHoweverOftenItFails) {
   Backoff backoff({seconds(1), seconds(60), seconds(300)});
   for (int i = 0; i < 1000; ++i) EXPECT_LE(backoff.Next(), seconds(60));

@@ -26,7 +26,7 @@ class RetryStoreTest : public ::testing::Test {
     store_ = std::make_unique<RetryStore>(std::move(faulty), policy_, &clock_, &sleeper_, &random_);
   }
 
-  const RetryPolicy policy_{milliseconds(100), milliseconds(1000), milliseconds(10'000)};
+  const RetryPolicy policy_{{.first = milliseconds(100), .last = milliseconds(1000)}, milliseconds(10'000)};
   ManualClock clock_;
   ManualSleeper sleeper_{&clock_};
   SeededRandom random_{1};

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/failure_policy.h"
 #include "base/result.h"
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
@@ -136,7 +137,7 @@ class FollowerWatch {
 
   Status Show(std::optional<Version> newest) {
     const auto followers = ReadFollowers(run_, newest);
-    if (!followers.ok()) return MayPass(followers.error()) ? Ok() : Status(followers.error());
+    if (!followers.ok()) return IsTransient(followers.error()) ? Ok() : Status(followers.error());
     for (const KnownFollower& follower : followers.value().all) {
       const Seen seen{follower.lease.holds, follower.behind, follower.alive};
       const auto [known, is_new] = seen_.try_emplace(follower.lease.follower, seen);
@@ -177,7 +178,7 @@ Status Watch(const Run& run, Reader& reader, Version next, bool json) {
     std::fflush(stdout);
     for (;;) {
       auto line = reader.Read(next);
-      if (!line.ok() && MayPass(line.error())) break;
+      if (!line.ok() && IsTransient(line.error())) break;
       if (!line.ok()) return line.error();
       if (!line.value().has_value()) break;
       // An anchor of a version may be complete only after it; of one without a delta it is before.

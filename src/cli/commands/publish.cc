@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "base/failure_policy.h"
 #include "base/result.h"
 #include "cli/checkpoints.h"
 #include "cli/command_tools.h"
@@ -94,7 +95,7 @@ class WorkLoop {
       return Ok();
     }
     const Error& error = *failed;
-    if (!MayPass(error)) return error;
+    if (!IsTransient(error)) return error;
     if (!began_.has_value()) {
       began_ = clock_.Monotonic();
       fmt::print(stderr, "weightwire: {}; trying again\n", error.message());

@@ -2,70 +2,62 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "store/commit.h"
+
 namespace weightwire {
-namespace {
-
-bool IsLost(const Error& error) { return error.code() == ErrorCode::kUnknownOutcome; }
-bool IsPassing(const Error& error) { return error.code() == ErrorCode::kUnavailable; }
-
-}  // namespace
 
 // The attempts at one call.
 class RetryStore::Attempts {
  public:
   explicit Attempts(RetryStore* store)
-      : store_(store), start_(store->clock_->Monotonic()), wait_(store->policy_.first_wait) {}
+      : store_(store), start_(store->clock_->Monotonic()), backoff_(store->policy_.backoff) {}
+
+  // Notes a failed attempt. Returns true if the same call may succeed soon.
+  bool MayRepeat(const Error& error) {
+    lost_ = lost_ || error.code() == ErrorCode::kUnknownOutcome;
+    return IsTransient(error);
+  }
+  // True once the answer to an attempt was lost, which then may have happened.
+  [[nodiscard]] bool lost() const { return lost_; }
 
   // Waits before the next attempt. False when it is time to give up.
   bool Wait() {
-    std::chrono::nanoseconds wait = wait_;
-    {
-      const std::lock_guard lock(store_->random_mutex_);
-      // Between half of it and all.
-      const auto half = static_cast<std::uint64_t>(wait_.count() / 2);
-      wait -= std::chrono::nanoseconds(store_->random_->Below(half + 1));
-    }
-    wait_ = std::min<std::chrono::nanoseconds>(wait_ * 2, store_->policy_.longest_wait);
-    if (store_->clock_->Monotonic() + wait - start_ > store_->policy_.deadline) return false;
+    const MonotonicTime pause = store_->NextPause(backoff_);
+    if (store_->clock_->Monotonic() + pause - start_ > store_->policy_.deadline) return false;
     ++count_;
-    return store_->sleeper_->SleepFor(wait);
+    return store_->sleeper_->SleepFor(pause);
   }
 
+  // The error of a call whose last attempt ended with `last`.
+  [[nodiscard]] Error Final(const Error& last) const {
+    return {lost_ ? ErrorCode::kUnknownOutcome : last.code(), last.message()};
+  }
+  // The same, after Wait returned false.
   [[nodiscard]] Error GaveUp(const Error& last) const {
-    if (count_ == 1) return last;
+    if (count_ == 1) return Final(last);
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(store_->clock_->Monotonic() - start_);
-    return {last.code(), fmt::format("{} (tried {} times in {} s)", last.message(), count_, seconds.count())};
-  }
-
-  // Calls until it succeeds or fails in a way that will not pass.
-  Status Until(bool also_lost, const Send& send) {
-    bool lost = false;
-    while (true) {
-      Status result = send();
-      if (result.ok()) return result;
-      lost = lost || IsLost(result.error());
-      const bool again = IsPassing(result.error()) || (also_lost && IsLost(result.error()));
-      if (again && Wait()) continue;
-      const Error last = again ? GaveUp(result.error()) : result.error();
-      // Whatever the last attempt came to, one before it may have happened.
-      return lost ? Error(ErrorCode::kUnknownOutcome, last.message()) : last;
-    }
+    return Final({last.code(), fmt::format("{} (tried {} times in {} s)", last.message(), count_, seconds.count())});
   }
 
  private:
   RetryStore* const store_;
-  const std::chrono::nanoseconds start_;
-  std::chrono::nanoseconds wait_;
+  const MonotonicTime start_;
+  Backoff backoff_;
+  bool lost_ = false;
   int count_ = 1;
 };
 
 RetryStore::RetryStore(std::unique_ptr<Store> inner, const RetryPolicy& policy, const Clock* clock, Sleeper* sleeper,
                        Random* random)
     : ForwardingStore(std::move(inner)), policy_(policy), clock_(clock), sleeper_(sleeper), random_(random) {}
+
+MonotonicTime RetryStore::NextPause(Backoff& backoff) {
+  const std::lock_guard lock(random_mutex_);
+  return backoff.Next(*random_);
+}
 
 Status RetryStore::Around(StoreRequest& request, const Send& send) {
   switch (request.operation) {
@@ -75,56 +67,55 @@ Status RetryStore::Around(StoreRequest& request, const Send& send) {
     case StoreOperation::kRemove:
     case StoreOperation::kWritePart:
     case StoreOperation::kAbortUpload:
-      return Attempts(this).Until(/*also_lost=*/true, send);
+      return Repeat(send, /*also_if_lost=*/true);
     default:
-      return Attempts(this).Until(/*also_lost=*/false, send);
+      return Repeat(send, /*also_if_lost=*/false);
+  }
+}
+
+Status RetryStore::Repeat(const Send& send, bool also_if_lost) {
+  Attempts attempts(this);
+  while (true) {
+    Status sent = send();
+    if (sent.ok()) return sent;
+    const bool may_repeat = attempts.MayRepeat(sent.error()) && (also_if_lost || !attempts.lost());
+    if (!may_repeat) return attempts.Final(sent.error());
+    if (!attempts.Wait()) return attempts.GaveUp(sent.error());
   }
 }
 
 Status RetryStore::FinishUpload(const StoreRequest& request, const Send& send) {
   Attempts attempts(this);
-  bool lost = false;
   while (true) {
     Status finished = send();
     if (finished.ok()) return finished;
-    const Error& error = finished.error();
-    lost = lost || IsLost(error);
-    if (!lost && !IsPassing(error)) return finished;
-    // Once an answer was lost, any later refusal may only mean that it is done.
-    if (lost) {
+    const bool may_repeat = attempts.MayRepeat(finished.error());
+    // Once an answer was lost, a later refusal may only mean that the upload is finished.
+    if (attempts.lost()) {
       const auto there = Stat(request.key);
       if (there.ok() && there.value().size_bytes == request.object_bytes) return Ok();
-      if (!IsLost(error) && !IsPassing(error)) return finished;
     }
-    if (!attempts.Wait()) {
-      const Error last = attempts.GaveUp(error);
-      return lost ? Error(ErrorCode::kUnknownOutcome, last.message()) : last;
-    }
+    if (!may_repeat) return finished;
+    if (!attempts.Wait()) return attempts.GaveUp(finished.error());
   }
 }
 
 Result<PutOutcome> RetryStore::DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) {
   Attempts attempts(this);
-  bool lost = false;
   while (true) {
     auto put = inner().PutIfAbsent(key, bytes);
-    if (put.ok() && (put.value() == PutOutcome::kCreated || !lost)) return put;
-    if (!put.ok() && !IsLost(put.error()) && !IsPassing(put.error())) {
-      // An answer was lost, and now we are not even allowed to ask: it may be there.
-      return lost ? Error(ErrorCode::kUnknownOutcome, put.error().message()) : put.error();
+    if (put.ok() && (put.value() == PutOutcome::kCreated || !attempts.lost())) return put;
+    // Refused after a lost answer: the object may be there.
+    if (!put.ok() && !attempts.MayRepeat(put.error())) return attempts.Final(put.error());
+    Error last = put.ok() ? ObjectNotFound(key, *this) : put.error();
+    if (attempts.lost()) {
+      const auto there = ReadBack(inner(), key, bytes);
+      if (there.ok() && there.value().has_value()) {
+        return *there.value() == CommitOutcome::kOurs ? PutOutcome::kCreated : PutOutcome::kExists;
+      }
+      if (put.ok() && !there.ok()) last = there.error();
     }
-    lost = lost || (!put.ok() && IsLost(put.error()));
-    std::optional<Error> last = put.ok() ? std::nullopt : std::optional(put.error());
-    if (lost) {
-      const auto there = inner().Get(key, bytes.size());
-      if (there.ok()) return std::ranges::equal(there.value(), bytes) ? PutOutcome::kCreated : PutOutcome::kExists;
-      if (there.error().code() == ErrorCode::kLimit) return PutOutcome::kExists;
-      if (!last) last = there.error();
-    }
-    if (!attempts.Wait()) {
-      const Error given_up = attempts.GaveUp(*last);
-      return lost ? Error(ErrorCode::kUnknownOutcome, given_up.message()) : given_up;
-    }
+    if (!attempts.Wait()) return attempts.GaveUp(last);
   }
 }
 

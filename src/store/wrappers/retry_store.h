@@ -1,11 +1,12 @@
 // A store that tries again what failed for now.
 //
-// After kUnavailable it waits and repeats the call, each time about twice as long, by a random part less, so that many
-// clients do not come back at the same time. When the next wait would end after the deadline, the last error is given.
+// After a transient error (base/failure_policy.h) it waits and repeats the call. When the next wait would end after the
+// deadline, it returns the last error.
 //
 // A write whose answer was lost (kUnknownOutcome) is not repeated blindly:
 //   Put, Remove      are repeated: doing them twice is doing them once.
-//   PutIfAbsent      reads back what is there: our bytes mean kCreated, others kExists. If nothing is there it tries
+//   PutIfAbsent      reads back what is there (commit.h): our bytes mean kCreated, others kExists. If nothing is there
+//   it tries
 //                    again, and from then on "exists" is checked in the same way, for the lost request may still
 //                    arrive. Two writers with equal bytes cannot be told apart.
 //   Upload::Finish   looks whether an object of this size is there, which is enough for names that hold a hash.
@@ -17,16 +18,16 @@
 #include <mutex>
 
 #include "base/clock.h"
+#include "base/failure_policy.h"
 #include "base/random.h"
+#include "store/policy.h"
 #include "store/wrappers/forwarding_store.h"
 
 namespace weightwire {
 
 struct RetryPolicy {
-  std::chrono::milliseconds first_wait{200};
-  std::chrono::milliseconds longest_wait{20'000};
-  // For one call with all its repetitions.
-  std::chrono::milliseconds deadline{300'000};
+  BackoffPolicy backoff{.first = kFirstRetryPause, .last = kLastRetryPause};
+  std::chrono::nanoseconds deadline = kRetryDeadline;  // for one call with all its repetitions
 };
 
 class RetryStore final : public ForwardingStore {
@@ -40,7 +41,9 @@ class RetryStore final : public ForwardingStore {
 
   Status Around(StoreRequest& request, const Send& send) override;
   Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override;
+  Status Repeat(const Send& send, bool also_if_lost);
   Status FinishUpload(const StoreRequest& request, const Send& send);
+  MonotonicTime NextPause(Backoff& backoff);
 
   const RetryPolicy policy_;
   const Clock* const clock_;
