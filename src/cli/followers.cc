@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cli/durations.h"
+#include "base/durations.h"
 #include "cli/text.h"
 
 namespace weightwire {

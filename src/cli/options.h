@@ -11,7 +11,7 @@
 #include <string>
 #include <type_traits>
 
-#include "cli/durations.h"
+#include "base/durations.h"
 #include "cli/text.h"
 
 namespace weightwire {

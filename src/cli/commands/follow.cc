@@ -11,11 +11,11 @@
 #include <string>
 #include <utility>
 
+#include "base/durations.h"
 #include "base/result.h"
 #include "cli/checkpoints.h"
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
-#include "cli/durations.h"
 #include "cli/exec_state.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"

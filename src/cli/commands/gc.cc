@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 
+#include "base/durations.h"
 #include "base/result.h"
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
-#include "cli/durations.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"

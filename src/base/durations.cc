@@ -1,4 +1,4 @@
-#include "cli/durations.h"
+#include "base/durations.h"
 
 #include <fmt/format.h>
 
@@ -11,6 +11,8 @@ namespace {
 
 // A hundred years; so nothing that is added to one overflows.
 constexpr std::int64_t kMaxMilliseconds = std::int64_t{100} * 366 * 86'400'000;
+// So that digits times any unit stays below 2^63.
+constexpr int kMaxFractionDigits = 9;
 
 std::int64_t MillisecondsOfUnit(std::string_view unit) {
   if (unit == "ms") return 1;
@@ -24,16 +26,30 @@ std::int64_t MillisecondsOfUnit(std::string_view unit) {
 }  // namespace
 
 Result<std::chrono::milliseconds> ParseDuration(const std::string& text) {
-  std::int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
-  const std::int64_t factor = unit.empty() && number == 0 ? 1 : MillisecondsOfUnit(unit);
-  if (error != std::errc{} || number < 0 || factor == 0 || number > kMaxMilliseconds / factor) {
+  const auto invalid = [&](const std::string& why) {
     return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("'{}' is no duration; write for example 30s, 15m, 24h or 7d", text));
+                 fmt::format("'{}' is no duration{}; write for example 500ms, 0.5s, 15m, 24h or 7d", text, why));
+  };
+  const char* const end = text.data() + text.size();
+  std::int64_t whole = 0;
+  auto [rest, error] = std::from_chars(text.data(), end, whole);
+  if (error != std::errc{} || whole < 0) return invalid("");
+  std::int64_t fraction = 0;  // in units of 1 / parts
+  std::int64_t parts = 1;
+  if (rest != end && *rest == '.') {
+    const char* const digits = ++rest;
+    for (; rest != end && *rest >= '0' && *rest <= '9'; ++rest) {
+      if (rest - digits == kMaxFractionDigits) return invalid("");
+      fraction = fraction * 10 + (*rest - '0');
+      parts *= 10;
+    }
+    if (rest == digits) return invalid("");
   }
-  return std::chrono::milliseconds(number * factor);
+  const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
+  const std::int64_t factor = unit.empty() && whole == 0 && parts == 1 ? 1 : MillisecondsOfUnit(unit);
+  if (factor == 0 || whole >= kMaxMilliseconds / factor) return invalid("");
+  if (fraction * factor % parts != 0) return invalid(" of whole milliseconds");
+  return std::chrono::milliseconds(whole * factor + fraction * factor / parts);
 }
 
 std::string HumanDuration(std::chrono::seconds duration) {

@@ -1,4 +1,4 @@
-#include "cli/durations.h"
+#include "base/durations.h"
 
 #include <gtest/gtest.h>
 
@@ -18,8 +18,24 @@ TEST(Durations, AreReadWithTheirUnit) {
   EXPECT_EQ(ParseDuration("7d").value(), hours(7 * 24));
 }
 
+TEST(Durations, MayHaveAFraction) {
+  EXPECT_EQ(ParseDuration("0.5s").value(), std::chrono::milliseconds(500));
+  EXPECT_EQ(ParseDuration("1.5h").value(), minutes(90));
+  EXPECT_EQ(ParseDuration("0.001s").value(), std::chrono::milliseconds(1));
+  EXPECT_EQ(ParseDuration("2.50m").value(), seconds(150));
+  EXPECT_EQ(ParseDuration("0.25d").value(), hours(6));
+  EXPECT_EQ(ParseDuration("0.0s").value(), seconds(0));
+}
+
+TEST(Durations, FinerThanAMillisecondAreRefusedInsteadOfRounded) {
+  EXPECT_EQ(ParseDuration("0.0001s").error().message(),
+            "'0.0001s' is no duration of whole milliseconds; write for example 500ms, 0.5s, 15m, 24h or 7d");
+  EXPECT_FALSE(ParseDuration("0.5ms").ok());
+}
+
 TEST(Durations, OthersAreRefused) {
-  for (const char* wrong : {"", "s", "5", "-5s", "+5s", "5 s", "5s ", "5x", "1.5h", "5ss", "99999999999999999999s",
+  for (const char* wrong : {"", "s", "5", "-5s", "+5s", "5 s", "5s ", "5x", ".5s", "5.s", "1.5", "0.0", "1..5s", "1.-5s", "1.5.5s",
+                            "0.0000000001s", "5ss", "99999999999999999999s",
                             "9223372036854775807s", "9000000000000d"}) {
     EXPECT_EQ(ParseDuration(wrong).ok(), false) << wrong;
   }

@@ -8,8 +8,8 @@
 
 namespace weightwire {
 
-// "200ms", "30s", "15m", "24h", "7d": a whole number and its unit; "0" alone is fine. kInvalidArgument for anything
-// else.
+// "500ms", "0.5s", "15m", "24h", "7d": a number of ms, s, m, h or d that is a whole number of milliseconds. "0" needs
+// no unit. kInvalidArgument for anything else.
 Result<std::chrono::milliseconds> ParseDuration(const std::string& text);
 
 // "0 s", "42 s", "15 min", "3 h 20 min", "4 d 2 h": the two units that matter.
