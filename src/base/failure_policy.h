@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "base/policy.h"
 #include "base/random.h"
 
 namespace weightwire {
@@ -62,9 +63,9 @@ enum class Reaction : std::uint8_t {
 
 // The pauses between the attempts at one thing.
 struct BackoffPolicy {
-  std::chrono::nanoseconds first = std::chrono::seconds(1);   // after the first failure; doubled after each further one
-  std::chrono::nanoseconds last = std::chrono::seconds(60);   // the doubling ends here
-  std::chrono::nanoseconds slow = std::chrono::seconds(300);  // after an error that is not transient
+  std::chrono::nanoseconds first = kDefaultFirstPause;  // after the first failure; doubled after each further one
+  std::chrono::nanoseconds last = kDefaultLastPause;    // the doubling ends here
+  std::chrono::nanoseconds slow = kDefaultSlowPause;    // after an error that is not transient
 };
 
 class Backoff {

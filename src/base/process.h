@@ -6,13 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "base/policy.h"
 #include "base/result.h"
 
 namespace weightwire {
 
 struct ProcessOptions {
   std::string input;  // all of its standard input; at most kMaxProcessInput
-  std::chrono::milliseconds deadline{std::chrono::minutes(1)};
+  std::chrono::milliseconds deadline = kProcessTimeout;
   std::size_t max_output_bytes = std::size_t{64} << 10;
 };
 // As much as a pipe takes without anybody reading from it.

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "log/run.h"
+#include "runner/policy.h"
 #include "store/store.h"
 
 namespace weightwire {
@@ -16,7 +17,7 @@ namespace weightwire {
 struct MissingRunOptions {
   bool may_make = true;  // otherwise only waited for
   // Between two looks.
-  std::chrono::nanoseconds poll = std::chrono::seconds(2);
+  std::chrono::nanoseconds poll = kPollInterval;
 };
 
 // Makes the run, or waits for somebody else to where that is not allowed here, or where whoever publishes has to decide

@@ -73,4 +73,14 @@ CLI::Option* AddDuration(CLI::App& app, const std::string& name, Duration& durat
       ->type_name("TIME");
 }
 
+// The same for an interval, which cannot be zero.
+template <typename Duration>
+CLI::Option* AddPositiveDuration(CLI::App& app, const std::string& name, Duration& duration, const std::string& text) {
+  const auto not_zero = [](const std::string& given) -> std::string {
+    const auto parsed = ParseDuration(given);
+    return parsed.ok() && parsed.value().count() == 0 ? "it cannot be zero; write for example 500ms or 2s" : "";
+  };
+  return AddDuration(app, name, duration, text)->check(not_zero, "");
+}
+
 }  // namespace weightwire

@@ -1,8 +1,9 @@
 // The timeouts, intervals and retries of src/cli. ARCHITECTURE.md, "Timeouts, retries and limits", lists them with
-// those of the other folders.
+// those of the other folders; ./dev lint compares the two.
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 
 namespace weightwire {
 
@@ -10,5 +11,23 @@ namespace weightwire {
 inline constexpr int kRetryAttempts = 6;
 inline constexpr std::chrono::milliseconds kFirstRetryWait{500};
 inline constexpr std::chrono::seconds kLastRetryWait{8};
+
+// weightwire publish gives up after transient errors for this long (--retry-for).
+inline constexpr std::chrono::minutes kPublishRetryFor{10};
+// How long weightwire publish waits for work of which it does not know when it is due.
+inline constexpr std::chrono::milliseconds kPublishIdlePause{100};
+// weightwire gc removes this many objects at a time, because removing mostly waits for the store.
+inline constexpr std::size_t kGcRemoveThreads = 16;
+// weightwire gc waits for the grace period in steps of this length, and shows what is left of it.
+inline constexpr std::chrono::seconds kGcWaitStep{1};
+// weightwire log --watch looks for new versions this often.
+inline constexpr std::chrono::seconds kWatchInterval{1};
+// weightwire follow --exec calls the follower this often while the command runs, to keep its lease.
+inline constexpr std::chrono::seconds kChildLookInterval{10};
+// weightwire follow --vllm: a server that loads a large model says nothing for minutes.
+inline constexpr std::chrono::minutes kVllmTimeout{15};
+// Progress is shown for what takes longer, and then this often.
+inline constexpr std::chrono::milliseconds kProgressDelay{700};
+inline constexpr std::chrono::milliseconds kProgressInterval{200};
 
 }  // namespace weightwire

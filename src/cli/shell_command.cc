@@ -14,12 +14,12 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/policy.h"
+
 extern "C" char** environ;
 
 namespace weightwire {
 namespace {
-
-constexpr int kMeanwhileMilliseconds = 10'000;
 
 std::vector<std::string> EnvironmentWith(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> all;
@@ -57,7 +57,8 @@ Status RunShellCommand(const std::string& command, const std::map<std::string, s
   bool passed_on = false;
   while (child_end >= 0) {
     std::array<pollfd, 2> ends = {{{child_end, POLLIN, 0}, {passed_on ? -1 : interrupt.wake_up(), POLLIN, 0}}};
-    const int ready = ::poll(ends.data(), ends.size(), kMeanwhileMilliseconds);
+    const int ready =
+        ::poll(ends.data(), ends.size(), static_cast<int>(std::chrono::milliseconds(kChildLookInterval).count()));
     if (ready > 0 && ends[0].revents != 0) break;
     if (InterruptGuard::interrupted() && !passed_on) {
       passed_on = true;

@@ -7,11 +7,11 @@
 #include <cstdio>
 #include <utility>
 
+#include "cli/policy.h"
+
 namespace weightwire {
 namespace {
 
-constexpr auto kFirstShown = std::chrono::milliseconds(700);
-constexpr auto kBetween = std::chrono::milliseconds(200);
 constexpr const char* kErase = "\r\x1b[K";
 
 }  // namespace
@@ -40,12 +40,12 @@ std::string Progress::Line(const std::string& what, std::uint64_t done, std::uin
 void Progress::Show() {
   const auto start = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
-  if (end_.wait_for(lock, kFirstShown, [this] { return ended_; })) return;
+  if (end_.wait_for(lock, kProgressDelay, [this] { return ended_; })) return;
   do {
     const auto passed = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start);
     fmt::print(stderr, "{}{}", kErase, Line(what_, done_.load(std::memory_order_relaxed), total_, passed));
     std::fflush(stderr);
-  } while (!end_.wait_for(lock, kBetween, [this] { return ended_; }));
+  } while (!end_.wait_for(lock, kProgressInterval, [this] { return ended_; }));
   fmt::print(stderr, "{}", kErase);
   std::fflush(stderr);
 }

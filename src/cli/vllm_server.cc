@@ -11,20 +11,19 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "cli/policy.h"
 
 namespace weightwire {
 namespace {
 
 using Json = nlohmann::json;
 
-// Loading a large model takes minutes, and nothing is heard of it meanwhile.
-constexpr std::chrono::seconds kLongest{900};
 constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
 
 HttpOptions PatientOptions() {
   HttpOptions options;
-  options.request_timeout = kLongest;
-  options.stall_timeout = kLongest;
+  options.request_timeout = kVllmTimeout;
+  options.stall_timeout = kVllmTimeout;
   return options;
 }
 

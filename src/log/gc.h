@@ -22,6 +22,7 @@
 
 #include "base/random.h"
 #include "base/result.h"
+#include "log/policy.h"
 #include "log/retention.h"
 #include "log/run.h"
 
@@ -30,7 +31,7 @@ namespace weightwire {
 struct GcOptions {
   RetentionPolicy policy;
   // Between saying what goes and removing it; for readers that keep no lease.
-  std::chrono::seconds grace = std::chrono::minutes(15);
+  std::chrono::seconds grace = kGcGrace;
   bool dry_run = false;  // only look; write nothing
   // Objects removed at a time. More than one needs a store that may be used by several threads.
   std::size_t remove_threads = 1;

@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "log/id.h"
 #include "log/keys.h"
+#include "log/policy.h"
 
 namespace weightwire {
 
@@ -26,16 +27,8 @@ struct Lease {
   bool operator==(const Lease&) const = default;
 };
 
-// How long a follower asks its lease to live, unless its options say otherwise; and the limits of the protocol.
-inline constexpr std::uint64_t kDefaultLeaseSeconds = 900;
-inline constexpr std::uint64_t kMinLeaseSeconds = 60;
-inline constexpr std::uint64_t kMaxLeaseSeconds = 86'400;
-
 [[nodiscard]] std::string ToJson(const Lease& lease);
 Result<Lease> ParseLease(std::string_view json);
-
-// Some stores round their times to seconds: what depends on them waits a little longer.
-inline constexpr std::chrono::seconds kStoreClockSlack{2};
 
 // Whether the lease still protects what it names. Both times are by the store's clock. In doubt it is active.
 [[nodiscard]] inline bool IsActive(const Lease& lease, WallTime last_modified, WallTime store_now) {

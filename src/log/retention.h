@@ -16,15 +16,15 @@
 #include "base/result.h"
 #include "log/keys.h"
 #include "log/lease.h"
+#include "log/policy.h"
 
 namespace weightwire {
 
-inline constexpr std::uint64_t kMinKeptAnchors = 2;
-
 struct RetentionPolicy {
-  std::uint64_t anchors = 3;   // versions that keep their anchors: the newest ones that lead to the newest version
+  std::uint64_t anchors =
+      kDefaultKeptAnchors;     // versions that keep their anchors: the newest ones that lead to the newest version
   std::uint64_t versions = 0;  // so many of the newest versions stay reachable
-  std::chrono::seconds minimum_age = std::chrono::hours(24);  // younger things stay
+  std::chrono::seconds minimum_age = kGcMinimumAge;  // younger things stay
 };
 
 // kInvalidArgument for fewer anchors than kMinKeptAnchors, or a negative age.

@@ -10,7 +10,7 @@
 #include "base/limits.h"
 #include "codec/digest/state.h"
 #include "log/limits.h"
-#include "publish/object_sender.h"
+#include "store/object_sender.h"
 #include "store/store.h"
 
 namespace weightwire {

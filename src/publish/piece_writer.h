@@ -19,9 +19,9 @@
 #include "log/anchor.h"
 #include "log/run.h"
 #include "publish/anchor_source.h"
-#include "publish/object_sender.h"
 #include "publish/rank_messages.h"
 #include "publish/shards.h"
+#include "store/object_sender.h"
 #include "tensor/checkpoint_plan.h"
 
 namespace weightwire {

@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "base/result.h"
 #include "follow/follower.h"
+#include "runner/policy.h"
 
 namespace weightwire {
 
@@ -29,7 +30,7 @@ struct FollowLoopOptions {
   std::optional<Version> until;
 
   // Between two questions for a newer version, give or take a fifth, so that many followers do not ask in step.
-  std::chrono::nanoseconds poll = std::chrono::seconds(2);
+  std::chrono::nanoseconds poll = kPollInterval;
   // After an error that may pass: doubled each time, from the first to the last.
   std::chrono::nanoseconds first_pause = std::chrono::milliseconds(250);
   std::chrono::nanoseconds last_pause = std::chrono::seconds(30);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -12,7 +11,7 @@
 #include "store/backends/s3_store.h"
 #include "store/credentials/aws_profile.h"
 #include "store/credentials/credential_chain.h"
-#include "store/credentials/token_file.h"
+#include "store/credentials/hf_token.h"
 #include "store/http/ca_file.h"
 #include "store/store_url.h"
 #include "store/wrappers/parallel_store.h"
@@ -73,24 +72,6 @@ Result<S3Options> OptionsOfS3(const StoreUrl& url, const OpenOptions& options, A
     s3.credentials = std::make_shared<CredentialChain>(options.environment, s3.http, options.clock);
   }
   return s3;
-}
-
-// HF_TOKEN, or what "hf auth login" left.
-Secret HfToken(const Environment& environment) {
-  if (const auto token = environment("HF_TOKEN")) return Secret(*token);
-  std::filesystem::path path;
-  if (const auto file = environment("HF_TOKEN_PATH")) {
-    path = *file;
-  } else if (const auto home = environment("HF_HOME")) {
-    path = std::filesystem::path(*home) / "token";
-  } else if (const auto user = environment("HOME")) {
-    path = std::filesystem::path(*user) / ".cache" / "huggingface" / "token";
-  }
-  auto read = ReadTokenFile(path);
-  if (!read.ok()) return {};
-  std::string token = std::move(read.value());
-  token.erase(token.find_last_not_of(" \r\n\t") + 1);
-  return token.find_first_of("\r\n") == std::string::npos ? Secret(token) : Secret();
 }
 
 Result<std::unique_ptr<Store>> OpenHf(const StoreUrl& url, const OpenOptions& options, Access access) {

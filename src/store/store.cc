@@ -22,14 +22,12 @@ Status CheckPut(std::string_view key, std::span<const std::uint8_t> bytes) {
 class GatheredUpload final : public Upload {
  public:
   GatheredUpload(Store* store, std::string_view key, std::uint64_t size_bytes)
-      : Upload(size_bytes, kPartBytes), store_(store), key_(key), bytes_(size_bytes) {}
+      : Upload(size_bytes, kOtherPartBytes), store_(store), key_(key), bytes_(size_bytes) {}
 
   Status Finish() override { return store_->Put(key_, bytes_); }
   Status Abort() override { return Ok(); }
 
  private:
-  static constexpr std::uint64_t kPartBytes = std::uint64_t{8} << 20;
-
   Status DoWritePart(std::uint64_t index, std::span<const std::uint8_t> bytes) override {
     std::copy(bytes.begin(), bytes.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(index * part_bytes()));
     return Ok();

@@ -37,11 +37,10 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "store/policy.h"
 
 namespace weightwire {
 
-// An object written by one call. Larger ones are uploaded in parts.
-inline constexpr std::uint64_t kMaxPutBytes = std::uint64_t{1} << 30;
 // An object uploaded in parts; the usual limit of services.
 inline constexpr std::uint64_t kMaxObjectBytes = std::uint64_t{5} << 40;
 inline constexpr std::size_t kMaxListEntries = 100'000;

@@ -74,8 +74,9 @@ Status WritePartsInParallel(Upload& upload, std::uint64_t first_part, std::span<
   });
 }
 
-Status PutInParallel(Store& store, std::string_view key, std::span<const std::uint8_t> bytes,
-                     const TransferOptions& options) {
+Status PutObject(Store& store, std::string_view key, std::span<const std::uint8_t> bytes,
+                 const TransferOptions& options) {
+  if (bytes.size() <= options.single_put_bytes) return store.Put(key, bytes);
   WW_TRY(const std::unique_ptr<Upload> upload, store.StartUpload(key, bytes.size()));
   Status written = WritePartsInParallel(*upload, 0, bytes, options.threads);
   if (!written.ok()) {

@@ -7,17 +7,18 @@
 #include <string_view>
 
 #include "base/sha256.h"
+#include "store/policy.h"
 #include "store/store.h"
 
 namespace weightwire {
 
 struct TransferOptions {
   // Requests at a time.
-  std::size_t threads = 4;
-  // An object up to this size is written by one Put: one request instead of three.
-  std::uint64_t single_put_bytes = std::uint64_t{16} << 20;
+  std::size_t threads = kTransferThreads;
+  // An object up to this size is written by one Put.
+  std::uint64_t single_put_bytes = kSinglePutBytes;
   // What one request reads: a multiple of kHashChunkBytes.
-  std::uint64_t read_bytes = std::uint64_t{8} << 20;
+  std::uint64_t read_bytes = kRangedReadBytes;
 };
 
 // Writes bytes that are some of an upload's parts, from `first_part` on, `threads` at a time. REQUIRES: they are parts
@@ -25,9 +26,11 @@ struct TransferOptions {
 Status WritePartsInParallel(Upload& upload, std::uint64_t first_part, std::span<const std::uint8_t> bytes,
                             std::size_t threads);
 
-// What a store's Put and Read do, in parts. A failed upload is given up in the store as well.
-Status PutInParallel(Store& store, std::string_view key, std::span<const std::uint8_t> bytes,
-                     const TransferOptions& options);
+// Writes an object of any size, replacing one of the same name: by one Put if it is small, otherwise by an upload, of
+// which several parts are sent at a time. If the upload fails, aborts it in the store too. For keys that hold a hash.
+Status PutObject(Store& store, std::string_view key, std::span<const std::uint8_t> bytes,
+                 const TransferOptions& options = {});
+// What a store's Read does, in parts.
 Status ReadInParallel(Store& store, std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out,
                       const TransferOptions& options);
 

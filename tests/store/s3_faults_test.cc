@@ -307,7 +307,7 @@ TEST_P(S3FaultsTest, RetryingGetsThroughAllOfIt) {
   ASSERT_TRUE(Succeeds(listed));
   EXPECT_EQ(listed.value().size(), 21U);
   const Bytes large = RandomBytes(40 << 20, 9);
-  EXPECT_TRUE(Succeeds(PutInParallel(retry, "large", large, TransferOptions())));
+  EXPECT_TRUE(Succeeds(PutObject(retry, "large", large, TransferOptions())));
   Bytes out(large.size());
   EXPECT_TRUE(Succeeds(ReadInParallel(retry, "large", 0, out, TransferOptions())));
   EXPECT_TRUE(out == large);
@@ -488,7 +488,7 @@ TEST_P(S3FaultsTest, NothingIsSentThatTheGatewayDoesNotKnow) {
     }
     return std::nullopt;
   });
-  ASSERT_TRUE(Succeeds(PutInParallel(*store_, "large", Bytes(20 << 20), TransferOptions())));
+  ASSERT_TRUE(Succeeds(PutObject(*store_, "large", Bytes(20 << 20), TransferOptions())));
   ASSERT_TRUE(Succeeds(store_->PutIfAbsent("small", BytesOf("x"))));
   ASSERT_TRUE(Succeeds(store_->List("", "", 10)));
   EXPECT_TRUE(unknown.empty()) << unknown[0];

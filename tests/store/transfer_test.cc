@@ -23,15 +23,24 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 class TransferTest : public ::testing::Test {
  protected:
-  Status Upload(const Bytes& bytes) { return PutInParallel(store_, "deltas/x", bytes, options_); }
+  Status Upload(const Bytes& bytes) { return PutObject(store_, "deltas/x", bytes, options_); }
   Status DownloadTo(Bytes& out, const Sha256Digest& hash) {
     return DownloadObject(store_, "deltas/x", hash, out, options_);
   }
 
   SystemClock clock_;
   FaultyStore store_{&clock_};
-  TransferOptions options_;
+  TransferOptions options_{.single_put_bytes = 0};  // even small objects are uploaded in parts
 };
+
+TEST_F(TransferTest, OneThresholdDecidesBetweenASinglePutAndAnUpload) {
+  ASSERT_TRUE(Succeeds(PutObject(store_, "deltas/x", Bytes(kSinglePutBytes))));
+  EXPECT_EQ(store_.Calls("put"), 1);
+  EXPECT_EQ(store_.Calls("start-upload"), 0);
+  ASSERT_TRUE(Succeeds(PutObject(store_, "deltas/y", Bytes(kSinglePutBytes + 1))));
+  EXPECT_EQ(store_.Calls("put"), 1);
+  EXPECT_EQ(store_.Calls("start-upload"), 1);
+}
 
 TEST_F(TransferTest, WhatIsUploadedIsDownloaded) {
   for (const std::uint64_t size : {std::uint64_t{1}, 4 * kMiB - 1, 4 * kMiB, 4 * kMiB + 1, 8 * kMiB, 33 * kMiB + 7}) {

@@ -32,6 +32,7 @@
 #include "runner/adopt.h"
 #include "runner/follow_loop.h"
 #include "runner/follower_id.h"
+#include "runner/policy.h"
 #include "store/transfer.h"
 
 namespace weightwire {
@@ -53,7 +54,7 @@ struct FollowOptions {
   bool check = true;          // digest what the mirror holds, in full, before going on from it
   bool keep_lease = true;
   std::optional<std::string> name;
-  std::chrono::milliseconds poll{2'000};
+  std::chrono::milliseconds poll = kPollInterval;
   std::size_t threads = 0;
   bool json = false;
 };
@@ -500,7 +501,7 @@ Command AddFollow(CLI::App& app, const CommandTools& tools) {
       "take no lock");
   sub.add_flag("--every-version", options->every_version,
                "take each version on its own, instead of several in one update when behind");
-  AddDuration(sub, "--poll", options->poll, "how often to ask for a newer version (2s unless given)");
+  AddPositiveDuration(sub, "--poll", options->poll, "how often to ask for a newer version (2s unless given)");
   sub.add_flag("--adopt", options->adopt,
                "take over a directory that has files already: what it holds is found by its digest");
   AddIncludeCodeInDirectory(sub, options->include_code);

@@ -14,6 +14,7 @@
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"
+#include "cli/policy.h"
 #include "cli/retry.h"
 #include "cli/run_access.h"
 #include "cli/terminal.h"
@@ -27,9 +28,6 @@ struct GcCommandOptions {
   GcOptions gc;
   bool json = false;
 };
-
-// Removing mostly waits for the store.
-constexpr std::size_t kRemoveThreads = 16;
 
 JsonOutput ToJsonOutput(const GcAmount& amount) { return {{"objects", amount.objects}, {"bytes", amount.bytes}}; }
 
@@ -84,7 +82,7 @@ Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
   if (!options.gc.dry_run) WW_RETURN_IF_ERROR(opened.run.CheckMayWrite());
   SystemRandom random;
   GcOptions gc = options.gc;
-  gc.remove_threads = kRemoveThreads;
+  gc.remove_threads = kGcRemoveThreads;
   Collector collector(opened.run, gc, random);
   const InterruptGuard interrupt;
   Status done;
@@ -96,7 +94,7 @@ Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
       if (step.what == GcStep::What::kWaits) {
         const auto seconds = std::chrono::ceil<std::chrono::seconds>(step.wait);
         line.Show(fmt::format("what goes is marked; removing it in {}", HumanDuration(seconds)));
-        static_cast<void>(InterruptGuard::WaitFor(std::min(step.wait, std::chrono::milliseconds(1'000))));
+        static_cast<void>(InterruptGuard::WaitFor(std::min(step.wait, kGcWaitStep)));
       }
       return step.what == GcStep::What::kDone;
     });

@@ -21,6 +21,7 @@
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"
+#include "cli/policy.h"
 #include "cli/run_access.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
@@ -39,7 +40,6 @@ struct LogOptions {
 // Unless told otherwise: a record costs a request, and a run may have hundreds of thousands.
 constexpr std::uint64_t kShownVersions = 100;
 
-constexpr auto kWatchInterval = std::chrono::seconds(1);
 constexpr std::uint64_t kRoundsPerLook = 5;
 
 // What of a version is shown.

@@ -19,6 +19,7 @@
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"
+#include "cli/policy.h"
 #include "cli/run_access.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
@@ -43,7 +44,7 @@ struct PublishOptions {
   bool include_code = false;        // into anchors, what could run as code too
   bool drop_lost_versions = false;  // what is spooled and another publisher has taken the place of
   // How long to go on when the store cannot be reached.
-  std::chrono::seconds retry_for{600};
+  std::chrono::seconds retry_for = kPublishRetryFor;
   std::size_t threads = 0;
   bool json = false;
 };
@@ -81,8 +82,7 @@ class WorkLoop {
       const auto due = publisher_.Due(lane);
       if (due.has_value() && (!next.has_value() || *due < *next)) next = due;
     }
-    constexpr nanoseconds kNothingKnown = std::chrono::milliseconds(100);
-    return next.has_value() ? std::max(*next - clock_.Monotonic(), nanoseconds(0)) : kNothingKnown;
+    return next.has_value() ? std::max(*next - clock_.Monotonic(), nanoseconds(0)) : kPublishIdlePause;
   }
 
   // Prints an error when it begins. Returns it if it cannot be retried, or has been for --retry-for.

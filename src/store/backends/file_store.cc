@@ -16,14 +16,10 @@
 #include "store/backends/directory_walk.h"
 #include "store/backends/posix_file.h"
 #include "store/key.h"
+#include "store/policy.h"
 
 namespace weightwire {
 namespace {
-
-// How long a file in tmp may stand still before its writer is taken for dead.
-constexpr std::chrono::hours kTemporaryAge{24};
-// Another process may remove a directory while it is empty, between our making and using it.
-constexpr int kPlaceAttempts = 100;
 
 WallTime ModifiedTime(const struct stat& status) {
   const std::chrono::nanoseconds time =
@@ -86,7 +82,7 @@ class FileStore::FileUpload final : public Upload {
  public:
   FileUpload(FileStore* store, std::string_view key, std::uint64_t size_bytes, std::filesystem::path temporary,
              Descriptor file)
-      : Upload(size_bytes, kPartBytes),
+      : Upload(size_bytes, kOtherPartBytes),
         store_(store),
         key_(key),
         temporary_(std::move(temporary)),
@@ -104,8 +100,6 @@ class FileStore::FileUpload final : public Upload {
   }
 
  private:
-  static constexpr std::uint64_t kPartBytes = std::uint64_t{8} << 20;
-
   Status DoWritePart(std::uint64_t index, std::span<const std::uint8_t> bytes) override {
     if (const int error = WriteFully(file_, index * part_bytes(), bytes); error != 0) {
       return store_->Failure("write", key_, error);
@@ -232,7 +226,7 @@ void FileStore::RemoveOldTemporariesOnce(const std::filesystem::path& fresh) {
        !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     struct stat status {};
     if (StatLink(entry->path(), &status) == 0 && S_ISREG(status.st_mode) &&
-        ModifiedTime(status) < ModifiedTime(now) - kTemporaryAge) {
+        ModifiedTime(status) < ModifiedTime(now) - kTemporaryFileAge) {
       ::unlink(entry->path().c_str());
     }
   }

@@ -62,7 +62,7 @@ Result<HttpAnswer> HfHubStore::Send(HttpRequest request, std::string_view doing,
   return redirected;
 }
 
-Error HfHubStore::Refusal(std::string_view doing, std::string_view key, const HttpAnswer& answer) const {
+Error HfHubStore::ClassifyAnswer(std::string_view doing, std::string_view key, const HttpAnswer& answer) const {
   const auto error = [&](ErrorCode code, std::string_view why) {
     return Error(code, fmt::format("cannot {} {} in {}: {}", doing, key, Name(), why));
   };
@@ -93,7 +93,7 @@ Result<std::vector<std::uint8_t>> HfHubStore::DoGet(std::string_view key, std::u
                  fmt::format("object {} in {} has more than the {} bytes it may have", key, Name(), max_bytes));
   }
   if (!answer.ok()) return answer.error();
-  if (answer.value().status != 200) return Refusal("read", key, answer.value());
+  if (answer.value().status != 200) return ClassifyAnswer("read", key, answer.value());
   return std::move(answer.value().body);
 }
 
@@ -110,7 +110,7 @@ Status HfHubStore::DoRead(std::string_view key, std::uint64_t offset, std::span<
   }
   if (!answer.ok()) return answer.error();
   return CheckRangeAnswer(*this, key, offset, out.size(), answer.value(),
-                          [&] { return Refusal("read", key, answer.value()); });
+                          [&] { return ClassifyAnswer("read", key, answer.value()); });
 }
 
 Status HfHubStore::DoPut(std::string_view key, std::span<const std::uint8_t> /*bytes*/) {
@@ -164,7 +164,7 @@ Result<ObjectInfo> HfHubStore::DoStat(std::string_view key) {
   request.headers = {"Content-Type: application/json"};
   request.body = BytesOf(body);
   WW_TRY(const HttpAnswer answer, Send(request, "look at", key));
-  if (answer.status != 200) return Refusal("look at", key, answer);
+  if (answer.status != 200) return ClassifyAnswer("look at", key, answer);
   WW_TRY(const std::vector<ObjectInfo> objects, ParseEntries(answer.BodyText()));
   for (const ObjectInfo& object : objects) {
     if (object.key == key) return object;
@@ -186,7 +186,7 @@ Result<std::vector<ObjectInfo>> HfHubStore::DoList(std::string_view prefix, std:
   while (!request.url.empty()) {
     WW_TRY(const HttpAnswer answer, Send(request, "list", prefix));
     if (answer.status == 404) break;  // no such folder
-    if (answer.status != 200) return Refusal("list", prefix, answer);
+    if (answer.status != 200) return ClassifyAnswer("list", prefix, answer);
     WW_TRY(std::vector<ObjectInfo> page, ParseEntries(answer.BodyText()));
     std::ranges::move(page, std::back_inserter(objects));
     if (objects.size() > kMaxGatheredEntries) {

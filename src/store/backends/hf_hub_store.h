@@ -50,7 +50,7 @@ class HfHubStore final : public Store {
   [[nodiscard]] std::string FullKey(std::string_view key) const;
   // Sends with the token and, for reads of objects, goes on to where it is redirected, without.
   Result<HttpAnswer> Send(HttpRequest request, std::string_view doing, std::string_view key);
-  [[nodiscard]] Error Refusal(std::string_view doing, std::string_view key, const HttpAnswer& answer) const;
+  [[nodiscard]] Error ClassifyAnswer(std::string_view doing, std::string_view key, const HttpAnswer& answer) const;
   [[nodiscard]] Error ReadOnly(std::string_view doing, std::string_view key) const;
   // Entries of an answer in JSON, with the run's prefix taken off; those that are no objects of ours are left out.
   Result<std::vector<ObjectInfo>> ParseEntries(std::string_view json) const;

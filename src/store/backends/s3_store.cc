@@ -14,6 +14,7 @@
 #include "store/http/s3_xml.h"
 #include "store/http/times.h"
 #include "store/key.h"
+#include "store/policy.h"
 
 namespace weightwire {
 namespace {
@@ -23,7 +24,6 @@ namespace {
 constexpr std::size_t kMaxHashedBodyBytes = 1 << 20;
 constexpr std::uint64_t kMaxPageBytes = 8 << 20;
 constexpr std::size_t kPageEntries = 1000;
-constexpr std::uint64_t kPartBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kMaxParts = 10'000;
 // After every byte of a key, so that "folder/" + this comes after all keys in the folder.
 constexpr char kAfterAllKeys = '~';
@@ -39,7 +39,7 @@ bool IsExpired(std::string_view code) {
 bool IsRotated(std::string_view code) { return code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch"; }
 
 std::uint64_t PartBytesFor(std::uint64_t size_bytes) {
-  std::uint64_t part = kPartBytes;
+  std::uint64_t part = kS3PartBytes;
   while ((size_bytes + part - 1) / part > kMaxParts) part *= 2;
   return part;
 }
@@ -92,7 +92,7 @@ class S3Store::S3Upload final : public Upload {
       return Error(ErrorCode::kUnknownOutcome, fmt::format("cannot finish the upload of {} to {}: {} {}", key_,
                                                            store_->Name(), error.code, error.message));
     }
-    if (!IsSuccess(answer)) return store_->Refusal(request, answer);
+    if (!IsSuccess(answer)) return store_->ClassifyAnswer(request, answer);
     done_ = true;
     return Ok();
   }
@@ -107,7 +107,7 @@ class S3Store::S3Upload final : public Upload {
     request.full_key = store_->FullKey(key_);
     request.query = id_query_;
     WW_TRY(const HttpAnswer answer, store_->Send(request));
-    if (!IsSuccess(answer) && answer.status != 404) return store_->Refusal(request, answer);
+    if (!IsSuccess(answer) && answer.status != 404) return store_->ClassifyAnswer(request, answer);
     return Ok();
   }
 
@@ -122,7 +122,7 @@ class S3Store::S3Upload final : public Upload {
     request.query = fmt::format("partNumber={}&{}", index + 1, id_query_);
     request.body = bytes;
     WW_TRY(const HttpAnswer answer, store_->Send(request));
-    if (!IsSuccess(answer)) return store_->Refusal(request, answer);
+    if (!IsSuccess(answer)) return store_->ClassifyAnswer(request, answer);
     const std::string_view etag = answer.Header("etag");
     if (etag.empty()) {
       return Error(ErrorCode::kCorrupt,
@@ -226,7 +226,7 @@ Error S3Store::Failure(const Request& request, const Error& error) const {
   return {code, fmt::format("cannot {} {} in {}: {}", request.doing, request.key, Name(), error.message())};
 }
 
-Error S3Store::Refusal(const Request& request, const HttpAnswer& answer) const {
+Error S3Store::ClassifyAnswer(const Request& request, const HttpAnswer& answer) const {
   const S3Error s3 = ParseS3Error(answer.BodyText());
   const auto error = [&](ErrorCode code, std::string_view why) {
     return Error(code, fmt::format("cannot {} {}{}in {}: {}", request.doing, request.key,
@@ -307,7 +307,7 @@ Result<std::vector<std::uint8_t>> S3Store::DoGet(std::string_view key, std::uint
                  fmt::format("object {} in {} has more than the {} bytes it may have", key, Name(), max_bytes));
   }
   if (!answer.ok()) return answer.error();
-  if (answer.value().status != 200) return Refusal(request, answer.value());
+  if (answer.value().status != 200) return ClassifyAnswer(request, answer.value());
   return std::move(answer.value().body);
 }
 
@@ -325,7 +325,7 @@ Status S3Store::DoRead(std::string_view key, std::uint64_t offset, std::span<std
   }
   if (!answer.ok()) return answer.error();
   return CheckRangeAnswer(*this, key, offset, out.size(), answer.value(),
-                          [&] { return Refusal(request, answer.value()); });
+                          [&] { return ClassifyAnswer(request, answer.value()); });
 }
 
 Status S3Store::DoPut(std::string_view key, std::span<const std::uint8_t> bytes) {
@@ -338,7 +338,7 @@ Status S3Store::DoPut(std::string_view key, std::span<const std::uint8_t> bytes)
   request.headers = {"Content-Type: application/octet-stream"};
   request.body = bytes;
   WW_TRY(const HttpAnswer answer, Send(request));
-  if (!IsSuccess(answer)) return Refusal(request, answer);
+  if (!IsSuccess(answer)) return ClassifyAnswer(request, answer);
   return Ok();
 }
 
@@ -354,7 +354,7 @@ Result<PutOutcome> S3Store::DoPutIfAbsent(std::string_view key, std::span<const 
   request.may_be_sent_twice = false;
   WW_TRY(const HttpAnswer answer, Send(request));
   if (answer.status == 412) return PutOutcome::kExists;
-  if (!IsSuccess(answer)) return Refusal(request, answer);
+  if (!IsSuccess(answer)) return ClassifyAnswer(request, answer);
   return PutOutcome::kCreated;
 }
 
@@ -374,7 +374,7 @@ Result<ObjectInfo> S3Store::DoStat(std::string_view key) {
     if (!read.ok() && read.error().code() == ErrorCode::kRefused) return read.error();
     return StatByList(key);
   }
-  if (answer.status != 200) return Refusal(request, answer);
+  if (answer.status != 200) return ClassifyAnswer(request, answer);
   const auto size = ParseDecimal(answer.Header("content-length"));
   const auto time = ParseHttpTime(answer.Header("last-modified"));
   if (!size || !time) {
@@ -414,7 +414,7 @@ Status S3Store::ListFlat(std::string_view prefix, std::string_view start_after, 
     if (!after.empty()) request.query += "&start-after=" + PercentEncode(after, Slashes::kEncode);
     request.max_body_bytes = kMaxPageBytes;
     WW_TRY(const HttpAnswer answer, Send(request));
-    if (answer.status != 200) return Refusal(request, answer);
+    if (answer.status != 200) return ClassifyAnswer(request, answer);
     WW_TRY(const S3Page page, ParseS3Page(answer.BodyText()));
     const std::string before_page = after;
     for (const ObjectInfo& object : page.objects) {
@@ -452,7 +452,7 @@ Status S3Store::ListFolder(const std::string& folder, std::string_view prefix, s
     if (!after.empty()) request.query += "&start-after=" + PercentEncode(after, Slashes::kEncode);
     request.max_body_bytes = kMaxPageBytes;
     WW_TRY(const HttpAnswer answer, Send(request));
-    if (answer.status != 200) return Refusal(request, answer);
+    if (answer.status != 200) return ClassifyAnswer(request, answer);
     WW_TRY(S3Page page, ParseS3Page(answer.BodyText()));
     // Objects and folders in one order.
     std::vector<ObjectInfo> entries = std::move(page.objects);
@@ -488,7 +488,7 @@ Status S3Store::DoRemove(std::string_view key) {
   request.full_key = FullKey(key);
   WW_TRY(const HttpAnswer answer, Send(request));
   if (IsSuccess(answer)) return Ok();
-  const Error refusal = Refusal(request, answer);
+  const Error refusal = ClassifyAnswer(request, answer);
   if (refusal.code() == ErrorCode::kNotFound) return Ok();
   return refusal;
 }
@@ -508,7 +508,7 @@ Result<std::unique_ptr<Upload>> S3Store::DoStartUpload(std::string_view key, std
     return error.code() == ErrorCode::kUnknownOutcome ? Error(ErrorCode::kUnavailable, error.message()) : error;
   };
   if (!answer.ok()) return harmless(answer.error());
-  if (!IsSuccess(answer.value())) return harmless(Refusal(request, answer.value()));
+  if (!IsSuccess(answer.value())) return harmless(ClassifyAnswer(request, answer.value()));
   WW_TRY(const std::string id, ParseS3UploadId(answer.value().BodyText()));
   return std::unique_ptr<Upload>(std::make_unique<S3Upload>(this, key, size_bytes, id));
 }
@@ -532,7 +532,7 @@ Status S3Store::CreateBucket() {
   request.method = "PUT";
   WW_TRY(const HttpAnswer answer, Send(request));
   if (!IsSuccess(answer) && ParseS3Error(answer.BodyText()).code != "BucketAlreadyOwnedByYou") {
-    return Refusal(request, answer);
+    return ClassifyAnswer(request, answer);
   }
   return Ok();
 }

@@ -8,12 +8,10 @@
 #include "store/credentials/credential_process.h"
 #include "store/credentials/metadata_credentials.h"
 #include "store/credentials/web_identity.h"
+#include "store/policy.h"
 
 namespace weightwire {
 namespace {
-
-// How long before they expire credentials are fetched again, as the AWS tools do.
-constexpr std::chrono::minutes kRefreshBefore{5};
 
 // Where the token service is: one that is named, or AWS's of the region.
 std::string EndpointOfSts(const Environment& environment, const AwsProfile& profile) {
@@ -67,7 +65,7 @@ CredentialChain::CredentialChain(Environment environment, HttpOptions http, cons
 Result<Credentials> CredentialChain::Get() {
   const std::lock_guard lock(mutex_);
   const WallTime now = clock_->Wall();
-  if (held_ && (!held_->expires || now < *held_->expires - kRefreshBefore)) return *held_;
+  if (held_ && (!held_->expires || now < *held_->expires - kCredentialRefreshBefore)) return *held_;
   auto fetched = Fetch();
   if (fetched.ok()) {
     if (!FitsInHeader(fetched.value().access_key) || !FitsInHeader(fetched.value().session_token.Reveal())) {

@@ -4,6 +4,7 @@
 
 #include "store/credentials/credential_json.h"
 #include "store/credentials/token_file.h"
+#include "store/policy.h"
 
 namespace weightwire {
 namespace {
@@ -23,8 +24,8 @@ Result<Credentials> ParseAnswer(const HttpAnswer& answer, std::string_view whose
 
 HttpOptions MetadataHttpOptions() {
   HttpOptions options;
-  options.connect_timeout = std::chrono::milliseconds(2'000);
-  options.request_timeout = std::chrono::milliseconds(5'000);
+  options.connect_timeout = kMetadataConnectTimeout;
+  options.request_timeout = kMetadataRequestTimeout;
   options.ignore_proxies = true;
   return options;
 }

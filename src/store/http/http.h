@@ -24,17 +24,18 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "base/secret.h"
+#include "store/policy.h"
 
 namespace weightwire {
 
 struct HttpOptions {
-  std::chrono::milliseconds connect_timeout{10'000};
+  std::chrono::milliseconds connect_timeout = kConnectTimeout;
   // For a whole request: this, and besides a second for each min_bytes_per_second of body, so that bytes that trickle
   // in end in an error too.
-  std::chrono::milliseconds request_timeout{60'000};
-  std::uint64_t min_bytes_per_second = 100'000;
+  std::chrono::milliseconds request_timeout = kRequestTimeout;
+  std::uint64_t min_bytes_per_second = kMinBytesPerSecond;
   // Nothing at all for this long ends it. Whole seconds.
-  std::chrono::seconds stall_timeout{60};
+  std::chrono::seconds stall_timeout = kStallTimeout;
   // A PEM file of CAs instead of the system's; empty: the system's.
   std::string ca_file;
   // Metadata services are on this machine: no proxy for them.

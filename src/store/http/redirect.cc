@@ -4,10 +4,11 @@
 
 #include <utility>
 
+#include "store/policy.h"
+
 namespace weightwire {
 
 Result<HttpAnswer> FollowRedirects(HttpClient& http, const HttpRequest& request, HttpAnswer answer) {
-  constexpr int kMaxRedirects = 4;
   HttpRequest next;
   next.url = request.url;
   for (const std::string& header : request.headers) {

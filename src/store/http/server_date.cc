@@ -1,6 +1,7 @@
 #include "store/http/server_date.h"
 
 #include "store/http/times.h"
+#include "store/policy.h"
 
 namespace weightwire {
 
@@ -15,7 +16,7 @@ void ServerDate::Note(const HttpAnswer& answer) {
 std::optional<WallTime> ServerDate::Now() const {
   const std::lock_guard lock(mutex_);
   const std::chrono::nanoseconds passed = clock_->Monotonic() - seen_at_;
-  if (!date_ || passed > std::chrono::minutes(1)) return {};
+  if (!date_ || passed > kMaxServerDateAge) return {};
   return *date_ + std::chrono::duration_cast<std::chrono::milliseconds>(passed);
 }
 

@@ -4,11 +4,10 @@
 #include <cstdint>
 #include <utility>
 
+#include "store/policy.h"
+
 namespace weightwire {
 namespace {
-
-// Whoever writes an upload holds one of its parts in memory.
-constexpr std::uint64_t kMaxPartBytes = std::uint64_t{64} << 20;
 
 // An upload whose parts are several of another's.
 class ParallelUpload final : public Upload {
@@ -39,13 +38,13 @@ Status ParallelStore::DoRead(std::string_view key, std::uint64_t offset, std::sp
 }
 
 Status ParallelStore::DoPut(std::string_view key, std::span<const std::uint8_t> bytes) {
-  if (bytes.size() <= options_.single_put_bytes) return inner().Put(key, bytes);
-  return PutInParallel(inner(), key, bytes, options_);
+  return PutObject(inner(), key, bytes, options_);
 }
 
 Result<std::unique_ptr<Upload>> ParallelStore::DoStartUpload(std::string_view key, std::uint64_t size_bytes) {
   WW_TRY(std::unique_ptr<Upload> upload, inner().StartUpload(key, size_bytes));
-  const std::uint64_t together = std::min<std::uint64_t>(options_.threads, kMaxPartBytes / upload->part_bytes());
+  const std::uint64_t together =
+      std::min<std::uint64_t>(options_.threads, kMaxParallelPartBytes / upload->part_bytes());
   if (together <= 1 || upload->part_count() <= 1) return upload;
   return std::unique_ptr<Upload>(std::make_unique<ParallelUpload>(std::move(upload), together));
 }

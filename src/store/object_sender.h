@@ -1,5 +1,5 @@
-// Sends one object of known size whose bytes come in order: by one request if it is small, otherwise piece by piece.
-// Memory: one piece.
+// Sends one object of known size whose bytes are made in order: by one request if it is small (kSinglePutBytes),
+// otherwise part by part. Memory: one part. For bytes that are in memory already: PutObject (transfer.h).
 //
 // Thread safety: one thread at a time.
 #pragma once

@@ -1,17 +1,13 @@
-#include "publish/object_sender.h"
+#include "store/object_sender.h"
 
 #include <vector>
 
+#include "store/policy.h"
+
 namespace weightwire {
-namespace {
-
-// Objects up to this size go by one request.
-constexpr std::uint64_t kOnePutBytes = std::uint64_t{8} << 20;
-
-}  // namespace
 
 Status ObjectSender::Begin() {
-  if (size_bytes_ <= kOnePutBytes) return Ok();
+  if (size_bytes_ <= kSinglePutBytes) return Ok();
   WW_TRY(upload_, store_.StartUpload(key_, size_bytes_));
   return Ok();
 }
