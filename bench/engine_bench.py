@@ -72,7 +72,7 @@ def large(folder: Path, count: int) -> None:
         folder / "log",
         arguments=("--gpu-memory-utilization", "0.2"),
         WEIGHTWIRE_RUN=str(run.bucket),
-        WEIGHTWIRE_POLL="0.05",
+        WEIGHTWIRE_POLL="50ms",
         VLLM_PLUGINS="weightwire,plain_layout",
     )
     try:
@@ -134,7 +134,7 @@ def main() -> None:
             make_import_path(folder / "path"),
             folder / "log",
             WEIGHTWIRE_RUN=str(run.bucket),
-            WEIGHTWIRE_POLL="0.05",
+            WEIGHTWIRE_POLL="50ms",
             VLLM_PLUGINS="weightwire,plain_layout",
         )
         try:

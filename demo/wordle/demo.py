@@ -166,8 +166,8 @@ class Demo:
         ]
         variables = self._variables(
             WEIGHTWIRE_RUN=self._run,
-            WEIGHTWIRE_POLL=str(POLL_SECONDS),
-            WEIGHTWIRE_CHECK_INTERVAL="1",
+            WEIGHTWIRE_POLL=f"{POLL_SECONDS}s",
+            WEIGHTWIRE_CHECK_INTERVAL="1s",
             VLLM_PLUGINS="weightwire",
             VLLM_CPU_KVCACHE_SPACE="1",
             VLLM_CPU_OMP_THREADS_BIND="nobind",

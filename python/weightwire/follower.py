@@ -116,7 +116,7 @@ class Follower:
         adopt: bool | None = None,
         check: bool | None = None,
         keep_lease: bool = True,
-        poll_seconds: float = 2.0,
+        poll_seconds: float = _core.POLL_SECONDS,
         threads: int = 0,
         bytes_per_second: int = 0,
     ) -> None:

@@ -11,7 +11,7 @@ namespace {
 
 // A hundred years; so nothing that is added to one overflows.
 constexpr std::int64_t kMaxMilliseconds = std::int64_t{100} * 366 * 86'400'000;
-// So that digits times any unit stays below 2^63.
+// Keeps the digits times any unit below 2^63.
 constexpr int kMaxFractionDigits = 9;
 
 std::int64_t MillisecondsOfUnit(std::string_view unit) {

@@ -1,6 +1,5 @@
-// The timeouts of src/base. What to do about which error is in base/failure_policy.h; what is read from outside has its
-// limits in base/limits.h. ARCHITECTURE.md, "Timeouts, retries and limits", lists the values; ./dev lint compares the
-// two.
+// The timeouts of src/base. base/failure_policy.h maps errors to reactions; base/limits.h limits what is read from
+// outside. ARCHITECTURE.md, "Timeouts, retries and limits", lists the values; ./dev lint compares the two.
 #pragma once
 
 #include <chrono>

@@ -281,7 +281,7 @@ Status Collector::JudgeFolder(const Folder& folder) {
   if (std::none_of(folder.objects.begin(), folder.objects.end(), is_old)) return Ok();
   const auto record = run_.ReadRecord(delta.place.to);
   if (!record.ok()) {
-    if (IsUnreadable(record.error())) return Ok();  // what it names is not known, so all of it stays
+    if (IsUnreadable(record.error())) return Ok();  // keep the whole folder, because the record may name any of it
     return record.error();
   }
   if (!record.value().has_value()) {

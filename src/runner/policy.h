@@ -6,8 +6,8 @@
 
 namespace weightwire {
 
-// How often a follower, and a command that waits for a run, asks for a newer version. The command's --poll, and
-// poll_seconds in Python, change it.
+// How often a follower looks for a newer version, and a command for a run that does not exist yet. The command's
+// --poll, and poll_seconds in Python, change it.
 inline constexpr std::chrono::seconds kPollInterval{2};
 
 }  // namespace weightwire

@@ -7,7 +7,7 @@
 //
 // Three layers use ReadBack, because each knows of lost answers that the others do not:
 //   RetryStore    answers that were lost between its own attempts at one call.
-//   Commit        answers of earlier calls: RetryStore gave up, or this process was started again meanwhile.
+//   Commit        answers of earlier calls: RetryStore gave up, or this process crashed and was restarted.
 //   CommitRecord  (publish/record_commit.h) runs with a single writer, whose store has no put-if-absent to rely on.
 #pragma once
 

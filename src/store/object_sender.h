@@ -21,7 +21,7 @@ class ObjectSender {
   // Gives the next bytes of the object.
   using Fill = std::function<Status(std::span<std::uint8_t> out)>;
 
-  // The store must outlive it. After an error of Begin or Step it is of no use any more: the store may not know the
+  // The store must outlive it. Do not use it again after an error of Begin or Step, because the store may not know the
   // upload.
   ObjectSender(Store& store, std::string key, std::uint64_t size_bytes)
       : store_(store), key_(std::move(key)), size_bytes_(size_bytes) {}

@@ -17,7 +17,7 @@ inline constexpr std::uint64_t kMaxPutBytes = std::uint64_t{1} << 30;
 // Parts of an upload: of S3, and of other stores. S3's grow for objects of more than 10,000 parts.
 inline constexpr std::uint64_t kS3PartBytes = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t kOtherPartBytes = std::uint64_t{8} << 20;
-// What the writer of a ParallelStore's upload holds in memory at most: its part, which is several of the inner store's.
+// A ParallelStore's part is several of the inner store's, up to this size, because its writer holds one in memory.
 inline constexpr std::uint64_t kMaxParallelPartBytes = std::uint64_t{64} << 20;
 // A ranged read.
 inline constexpr std::uint64_t kRangedReadBytes = std::uint64_t{8} << 20;
@@ -45,7 +45,7 @@ inline constexpr std::chrono::seconds kRequestTimeout{60};
 inline constexpr std::uint64_t kMinBytesPerSecond = 100'000;
 // A transfer in which no byte moves ends after this time.
 inline constexpr std::chrono::seconds kStallTimeout{60};
-// Metadata services answer at once or are not there.
+// Metadata services answer at once or do not exist.
 inline constexpr std::chrono::seconds kMetadataConnectTimeout{2};
 inline constexpr std::chrono::seconds kMetadataRequestTimeout{5};
 inline constexpr std::chrono::minutes kCredentialProcessTimeout{1};

@@ -30,7 +30,7 @@ Status WritePartsInParallel(Upload& upload, std::uint64_t first_part, std::span<
 // which several parts are sent at a time. If the upload fails, aborts it in the store too. For keys that hold a hash.
 Status PutObject(Store& store, std::string_view key, std::span<const std::uint8_t> bytes,
                  const TransferOptions& options = {});
-// What a store's Read does, in parts.
+// Reads like Store::Read, in parts, several at a time.
 Status ReadInParallel(Store& store, std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out,
                       const TransferOptions& options);
 

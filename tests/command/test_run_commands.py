@@ -285,7 +285,7 @@ def test_follow_makes_the_run(tmp_path):
 
 
 def test_follow_waits_for_a_run_that_it_may_not_make(tmp_path):
-    follow = ("follow", tmp_path / "bucket", tmp_path / "mirror", "--no-lease", "--poll", "50ms")
+    follow = ("follow", tmp_path / "bucket", tmp_path / "mirror", "--no-lease", "--poll", "0.05s")
     waits = start(*follow, "--until", 0)
     ended = start(*follow[:2], tmp_path / "other", *follow[3:])
     for process in (waits, ended):
@@ -563,6 +563,9 @@ def test_wrong_arguments(run, tmp_path):
         ["follow", run, tmp_path / "m", "--until", 1, "--pin", 1],
         ["follow", run, tmp_path / "m", "--until", "soon"],
         ["follow", run, tmp_path / "m", "--poll", "5"],
+        ["follow", run, tmp_path / "m", "--poll", "0s"],
+        ["follow", run, tmp_path / "m", "--poll", "0"],
+        ["follow", run, tmp_path / "m", "--poll", "0.1ms"],
         ["gc", run, "--min-age", "old"],
         ["gc", run, "--keep-anchors", 1],
         ["gc", run, "--keep-anchors", "-1"],
@@ -584,6 +587,11 @@ def test_wrong_arguments(run, tmp_path):
     ]
     for arguments in wrong:
         refused(INVALID_ARGUMENT, "", *arguments, untouched=tmp_path)
+
+
+def test_a_poll_interval_of_zero_is_refused_in_one_sentence(run, tmp_path):
+    words = ["--poll", "it cannot be zero; write for example 500ms or 2s"]
+    refused(INVALID_ARGUMENT, words, "follow", run, tmp_path / "m", "--poll", "0s", untouched=tmp_path)
 
 
 # --- keeping house ---

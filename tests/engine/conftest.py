@@ -306,7 +306,7 @@ def start(import_path, tmp_path_factory):
             compiled=compiled,
             WEIGHTWIRE_RUN=str(run),
             VLLM_PLUGINS=",".join(["weightwire", *plugins]),
-            **{"WEIGHTWIRE_POLL": "0.05", "WEIGHTWIRE_CHECK_INTERVAL": "0", **variables},
+            **{"WEIGHTWIRE_POLL": "50ms", "WEIGHTWIRE_CHECK_INTERVAL": "0", **variables},
         )
         servers.append(server)
         return server

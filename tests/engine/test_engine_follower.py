@@ -206,6 +206,21 @@ def test_every_version_excludes_a_lag():
     assert Options.from_environment({**environment, "WEIGHTWIRE_MAX_LAG": "0"}).every_version
 
 
+def test_durations_are_written_as_for_the_command():
+    def options(**variables):
+        return Options.from_environment({"WEIGHTWIRE_RUN": "run", **variables})
+
+    assert (options().poll_interval, options().min_update_interval, options().check_interval) == (0.5, 0.0, 60.0)
+    assert options(WEIGHTWIRE_POLL="50ms").poll_interval == 0.05
+    assert options(WEIGHTWIRE_INTERVAL="1.5m").min_update_interval == 90.0
+    assert options(WEIGHTWIRE_CHECK_INTERVAL="0").check_interval == 0.0
+    with pytest.raises(ww.InvalidArgumentError, match="WEIGHTWIRE_POLL: it cannot be zero"):
+        options(WEIGHTWIRE_POLL="0s")
+    for wrong in ["5", "soon", "-1s"]:
+        with pytest.raises(ww.InvalidArgumentError, match=r"WEIGHTWIRE_INTERVAL: .* no duration"):
+            options(WEIGHTWIRE_INTERVAL=wrong)
+
+
 def test_a_sleeping_engine_is_not_updated(run, follow):
     async def steps_taken(follower, engine):
         run.publish()

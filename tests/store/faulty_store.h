@@ -103,7 +103,7 @@ class FaultyStore final : public ForwardingStore {
   std::map<std::string, Fault> always_;             // guarded by mutex_
   std::map<std::string, int> calls_;                // guarded by mutex_
   std::function<void()> late_;                      // guarded by mutex_
-  std::function<void()> late_put_;                  // what kLate makes of the next request; guarded by mutex_
+  std::function<void()> late_put_;                  // the request that kLate delays; guarded by mutex_
 };
 
 }  // namespace weightwire::testing

@@ -279,7 +279,7 @@ TEST_P(S3FaultsTest, RetryingGetsThroughAllOfIt) {
   ManualClock clock;
   ManualSleeper sleeper(&clock);
   SeededRandom random(1);
-  RetryStore retry(std::move(store_), RetryPolicy(), &clock, &sleeper, &random);
+  RetryStore retry(std::move(store_), {.deadline = std::chrono::minutes(5)}, &clock, &sleeper, &random);
   // By chance, but the same each time: faults in a fixed order could follow our own steps for ever.
   SeededRandom faults(2);
   s3_.SetBefore([&](const ServerRequest&) -> std::optional<ServerReply> {

@@ -501,7 +501,7 @@ Command AddFollow(CLI::App& app, const CommandTools& tools) {
       "take no lock");
   sub.add_flag("--every-version", options->every_version,
                "take each version on its own, instead of several in one update when behind");
-  AddPositiveDuration(sub, "--poll", options->poll, "how often to ask for a newer version (2s unless given)");
+  AddPositiveDuration(sub, "--poll", options->poll, "how often to look for a newer version (default: 2s)");
   sub.add_flag("--adopt", options->adopt,
                "take over a directory that has files already: what it holds is found by its digest");
   AddIncludeCodeInDirectory(sub, options->include_code);

@@ -94,7 +94,7 @@ Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
       if (step.what == GcStep::What::kWaits) {
         const auto seconds = std::chrono::ceil<std::chrono::seconds>(step.wait);
         line.Show(fmt::format("what goes is marked; removing it in {}", HumanDuration(seconds)));
-        static_cast<void>(InterruptGuard::WaitFor(std::min(step.wait, kGcWaitStep)));
+        static_cast<void>(InterruptGuard::WaitFor(std::min<std::chrono::milliseconds>(step.wait, kGcWaitStep)));
       }
       return step.what == GcStep::What::kDone;
     });

@@ -23,10 +23,10 @@ const char* const kHowToGetHfKeys =
 
 namespace {
 
-constexpr std::uint64_t kMaxPageBytes = 16 << 20;
+constexpr std::uint64_t kMaxHubPageBytes = 16 << 20;
 // The Hub's order is not ours, so a list is gathered as a whole.
 constexpr std::size_t kMaxGatheredEntries = 1'000'000;
-constexpr std::size_t kMaxPages = 20'000;
+constexpr std::size_t kMaxHubPages = 20'000;
 
 // The address in a header like: Link: <https://…>; rel="next"
 std::string NextPage(std::string_view link) {
@@ -180,7 +180,7 @@ Result<std::vector<ObjectInfo>> HfHubStore::DoList(std::string_view prefix, std:
   HttpRequest request;
   request.url = fmt::format("{}/api/buckets/{}/tree{}{}?recursive=true", options_.endpoint, options_.bucket,
                             folder.empty() ? "" : "/", PercentEncode(folder, Slashes::kKeep));
-  request.max_body_bytes = kMaxPageBytes;
+  request.max_body_bytes = kMaxHubPageBytes;
   std::vector<ObjectInfo> objects;
   std::set<std::string> pages;
   while (!request.url.empty()) {
@@ -199,7 +199,7 @@ Result<std::vector<ObjectInfo>> HfHubStore::DoList(std::string_view prefix, std:
       return Error(ErrorCode::kCorrupt, fmt::format("cannot list {}: the next page is on another host", Name()));
     }
     // They may lead in a circle; a page that holds nothing but folders alone is no sign of it.
-    if (!next.empty() && (!pages.insert(next).second || pages.size() > kMaxPages)) {
+    if (!next.empty() && (!pages.insert(next).second || pages.size() > kMaxHubPages)) {
       return Error(ErrorCode::kCorrupt, fmt::format("cannot list {}: the store's pages do not go on", Name()));
     }
     request.url = std::move(next);

@@ -87,7 +87,7 @@ class S3Store final : public Store {
   Result<HttpAnswer> Fetch(const Request& request);
 
   // The error for an answer that is not a success. Its code says whether the request may be repeated: a 503 of the
-  // service is kUnavailable; a write that something on the way answers with 503 may have happened: kUnknownOutcome.
+  // service is kUnavailable; a proxy's 503 to a write is kUnknownOutcome, because the write may have happened.
   [[nodiscard]] Error ClassifyAnswer(const Request& request, const HttpAnswer& answer) const;
   // Of a transport error, what it means for a read or a write.
   [[nodiscard]] Error Failure(const Request& request, const Error& error) const;

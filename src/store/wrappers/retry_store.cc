@@ -105,7 +105,7 @@ Result<PutOutcome> RetryStore::DoPutIfAbsent(std::string_view key, std::span<con
   while (true) {
     auto put = inner().PutIfAbsent(key, bytes);
     if (put.ok() && (put.value() == PutOutcome::kCreated || !attempts.lost())) return put;
-    // Refused after a lost answer: the object may be there.
+    // After a lost answer the object may exist, although this attempt was refused.
     if (!put.ok() && !attempts.MayRepeat(put.error())) return attempts.Final(put.error());
     Error last = put.ok() ? ObjectNotFound(key, *this) : put.error();
     if (attempts.lost()) {

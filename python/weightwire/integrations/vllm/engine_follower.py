@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from weightwire import _core
 from weightwire._update import TensorChange, Update
 from weightwire.errors import CorruptError, UnavailableError, WeightwireError
 from weightwire.follower import Follower
@@ -58,7 +59,7 @@ class EngineFollower:
         self._folder = mirror / ".weightwire" / "engine"
         self._follower: Follower | None = None
         self._held: HeldVersion | None = None  # by the engine; None: unknown, or not the same in all of it
-        self._failures = 0  # of updates, since the last step without one
+        self._backoff = _core.Backoff(_ERROR_SECONDS, _LONGEST_ERROR_SECONDS)  # after updates that failed
         self._pin: tuple[int | None, bool] = (None, False)  # as the user wants it
         self._follower_pin: tuple[int | None, bool] | None = (None, False)  # the follower's own; None: unknown
         self._elements = 0  # of the checkpoint
@@ -153,7 +154,7 @@ class EngineFollower:
             pause = self._options.poll_interval
             try:
                 await self._step()
-                self._failures = 0
+                self._backoff.reset()
                 self._status.set_error(None)
             except WeightsDiffer as error:
                 self._status.set_error(str(error))
@@ -171,8 +172,10 @@ class EngineFollower:
             await asyncio.sleep(pause)
 
     def _pause_after(self, error: WeightwireError) -> float:
-        self._failures = self._failures + 1 if isinstance(error, UpdateFailed) else 0
-        return min(_LONGEST_ERROR_SECONDS, _ERROR_SECONDS * float(2 ** max(0, self._failures - 1)))
+        if isinstance(error, UpdateFailed):
+            return self._backoff.next()
+        self._backoff.reset()
+        return _ERROR_SECONDS
 
     async def _step(self) -> None:
         """Asks once for a newer version, and does one update or check if it is due."""

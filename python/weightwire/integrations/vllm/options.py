@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from weightwire import _core
 from weightwire.errors import InvalidArgumentError
 
 T = TypeVar("T")
@@ -24,14 +25,15 @@ class Options:
     max_lag: int = 0
     """WEIGHTWIRE_MAX_LAG: update once the engine is more than this number of versions behind."""
     min_update_interval: float = 0.0
-    """WEIGHTWIRE_INTERVAL: at least this many seconds between two commits."""
+    """WEIGHTWIRE_INTERVAL: the shortest time between two commits."""
     poll_interval: float = 0.5
-    """WEIGHTWIRE_POLL: seconds between two requests for a newer version."""
+    """WEIGHTWIRE_POLL: the time between two requests for a newer version. Shorter than a follower's elsewhere (2 s),
+    because an engine that serves should lag behind its trainer by less than a step."""
     check_all: bool = True
     """WEIGHTWIRE_CHECK: "full" (the default) compares all readable parameters with the mirror, in the background after
     a commit; "commit" compares only what was written, in the commit."""
     check_interval: float = 60.0
-    """WEIGHTWIRE_CHECK_INTERVAL: at least this many seconds between two full comparisons."""
+    """WEIGHTWIRE_CHECK_INTERVAL: the shortest time between two full comparisons."""
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> Options | None:
@@ -51,11 +53,11 @@ class Options:
             run=run,
             mirror=Path(mirror) if mirror else None,
             every_version=read("WEIGHTWIRE_VERSIONS", {"newest": False, "every": True}.__getitem__, "newest"),
-            max_lag=read("WEIGHTWIRE_MAX_LAG", _at_least_zero(int), "0"),
-            min_update_interval=read("WEIGHTWIRE_INTERVAL", _at_least_zero(float), "0"),
-            poll_interval=read("WEIGHTWIRE_POLL", _at_least_zero(float), "0.5"),
+            max_lag=read("WEIGHTWIRE_MAX_LAG", _at_least_zero, "0"),
+            min_update_interval=read("WEIGHTWIRE_INTERVAL", _core.parse_duration, "0"),
+            poll_interval=read("WEIGHTWIRE_POLL", _above_zero, f"{Options.poll_interval}s"),
             check_all=read("WEIGHTWIRE_CHECK", {"full": True, "commit": False}.__getitem__, "full"),
-            check_interval=read("WEIGHTWIRE_CHECK_INTERVAL", _at_least_zero(float), "60"),
+            check_interval=read("WEIGHTWIRE_CHECK_INTERVAL", _core.parse_duration, f"{Options.check_interval}s"),
         )
         if options.every_version and options.max_lag > 0:
             raise InvalidArgumentError(
@@ -64,14 +66,18 @@ class Options:
         return options
 
 
-def _at_least_zero(kind: Callable[[str], T]) -> Callable[[str], T]:
-    def read(text: str) -> T:
-        value = kind(text)
-        if not value >= 0:  # type: ignore[operator]
-            raise ValueError(text)
-        return value
+def _at_least_zero(text: str) -> int:
+    if int(text) < 0:
+        raise ValueError(text)
+    return int(text)
 
-    return read
+
+def _above_zero(text: str) -> float:
+    """An interval, as the command's --poll takes it."""
+    seconds = _core.parse_duration(text)
+    if seconds == 0:
+        raise InvalidArgumentError("it cannot be zero; write for example 500ms or 2s")
+    return seconds
 
 
 class _Reader:
@@ -82,5 +88,7 @@ class _Reader:
         text = self._environment.get(name, default)
         try:
             return read(text)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{name}: {error}") from None
         except (ValueError, KeyError):
             raise InvalidArgumentError(f"{name} is '{text}', which means nothing; see docs/vllm.md") from None

@@ -1,0 +1,44 @@
+// The failure policy and the intervals that the package shares with the command.
+#include "runner/policy.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <chrono>
+#include <string>
+
+#include "base/durations.h"
+#include "base/failure_policy.h"
+#include "binding.h"
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace weightwire::python {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+double ParseSeconds(const std::string& text) {
+  const auto parsed = ParseDuration(text);
+  if (!parsed.ok()) Raise(parsed.error());
+  return Seconds(parsed.value()).count();
+}
+
+}  // namespace
+
+void BindPolicy(nb::module_& module) {
+  module.attr("POLL_SECONDS") = Seconds(kPollInterval).count();
+  module.def("parse_duration", &ParseSeconds);
+  nb::class_<Backoff>(module, "Backoff")
+      .def(nb::new_([](double first, double last) {
+        const auto of = [](double seconds) {
+          return std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(seconds));
+        };
+        return Backoff({.first = of(first), .last = of(last)});
+      }))
+      .def("next", [](Backoff& backoff) { return Seconds(backoff.Next()).count(); })
+      .def("reset", &Backoff::Reset);
+}
+
+}  // namespace weightwire::python
