@@ -22,6 +22,8 @@ def test_the_stub_names_what_the_extension_module_has():
             }
         elif isinstance(node, ast.FunctionDef):
             said[node.name] = set()
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            said[node.target.id] = set()
     is_there = {
         name: {method for method in vars(value) if not method.startswith("_")} if isinstance(value, type) else set()
         for name, value in vars(_core).items()
