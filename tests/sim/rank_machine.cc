@@ -126,7 +126,7 @@ void RankMachine::Begin(std::shared_ptr<Generation> generation, std::uint64_t ra
   store_ = std::move(way);
   if (generation_->retries_store) {
     RetryPolicy policy;
-    policy.longest_wait = std::chrono::duration_cast<std::chrono::milliseconds>(deadline / 20);
+    policy.backoff.last = std::chrono::duration_cast<std::chrono::milliseconds>(deadline / 20);
     policy.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(deadline / 10);
     store_ = std::make_unique<RetryStore>(std::move(store_), policy, &world().clock(), sleeper_.get(), &retry_random_);
   }
