@@ -6,7 +6,6 @@
 namespace weightwire::python {
 
 void BindPublisher(nanobind::module_& module);
-void BindRankPublisher(nanobind::module_& module);
 void BindFollower(nanobind::module_& module);
 void BindReaders(nanobind::module_& module);
 void BindPolicy(nanobind::module_& module);

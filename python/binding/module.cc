@@ -11,6 +11,5 @@ NB_MODULE(_core, module) {
   weightwire::python::BindDlpack(module);
   weightwire::python::BindReaders(module);
   weightwire::python::BindPublisher(module);
-  weightwire::python::BindRankPublisher(module);
   weightwire::python::BindFollower(module);
 }

@@ -1,30 +1,93 @@
-// _core.Publisher: thin over runner/publisher_runner.h.
+// _core.Publisher, and _core.RankPublisher, which adds the board of several ranks: thin over runner/publisher_runner.h.
+#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "arrays.h"
 #include "binding.h"
 #include "errors.h"
 #include "forks.h"
+#include "interruptible.h"
 #include "machine.h"
-#include "publishing.h"
+#include "publish/shards.h"
 #include "runner/init_run.h"
 #include "runner/publisher_runner.h"
+#include "ticket.h"
 
 namespace nb = nanobind;
 
 namespace weightwire::python {
 namespace {
 
-using Session = PublishingSession<PublisherRunner>;
+nb::dict ToDict(const PublisherStatus& status) {
+  nb::dict dict;
+  dict["committed"] = OrNone(status.committed);
+  dict["versions_waiting"] = status.versions_waiting;
+  dict["bytes_waiting"] = status.bytes_waiting;
+  dict["anchor_in_work"] = OrNone(status.anchor_in_work);
+  dict["newest_anchor"] =
+      status.newest_anchor.has_value() ? nb::object(nb::int_(status.newest_anchor->name.version)) : nb::none();
+  dict["last_error"] = OrNone(status.last_error);
+  dict["stopped"] = OrNone(status.stopped);
+  dict["anchor_error"] = OrNone(status.anchor_error);
+  nb::list warnings;
+  for (const std::string& warning : status.warnings) warnings.append(warning);
+  dict["warnings"] = warnings;
+  return dict;
+}
+
+// Calls `changed()`, which returns what has changed or None; nullptr if it is None. REQUIRES: it outlives the call.
+std::function<Status()> Unchanged(const nb::object& changed) {
+  if (changed.is_none()) return nullptr;
+  return [&changed]() -> Status {
+    const nb::gil_scoped_acquire acquire;
+    try {
+      const nb::object what = changed();
+      if (what.is_none()) return Ok();
+      return Error(ErrorCode::kInvalidArgument, nb::cast<std::string>(what));
+    } catch (const std::exception& error) {  // the core knows none
+      return Error(ErrorCode::kInvalidArgument,
+                   fmt::format("cannot tell whether the weights were written to meanwhile: {}", error.what()));
+    }
+  };
+}
+
+PublisherOptions ToOptions(const nb::dict& options) {
+  PublisherOptions publisher;
+  publisher.anchor_every = nb::cast<std::uint64_t>(options["anchor_every"]);
+  publisher.anchor_percent = nb::cast<std::uint64_t>(options["anchor_percent"]);
+  publisher.max_versions = nb::cast<std::uint64_t>(options["spool_versions"]);
+  publisher.anchor_files.adapter = nb::cast<bool>(options["adapter"]);
+  publisher.rebuild = nb::cast<bool>(options["rebuild"]);
+  publisher.carry_code = nb::cast<bool>(options["carry_code"]);
+  const auto carried = nb::cast<std::optional<std::string>>(options["carried"]);
+  if (carried.has_value()) publisher.carried_directory = *carried;
+  if (options.contains("rank")) {
+    GroupOptions& group = publisher.group.emplace();
+    group.rank = nb::cast<std::uint64_t>(options["rank"]);
+    group.ranks = nb::cast<std::uint64_t>(options["ranks"]);
+    group.deadline = ToDuration(nb::cast<double>(options["rank_timeout"])).value();
+    return publisher;
+  }
+  publisher.skip_when_full = nb::cast<bool>(options["skip_when_full"]);
+  publisher.base_in_file = nb::cast<bool>(options["base_in_file"]);
+  publisher.drop_lost_versions = nb::cast<bool>(options["drop_lost_versions"]);
+  const auto state = nb::cast<std::optional<std::string>>(options["state"]);
+  if (state.has_value()) publisher.state_directory = *state;
+  return publisher;
+}
 
 Status MakeDirectory(const std::filesystem::path& directory) {
   std::error_code error;
@@ -33,58 +96,263 @@ Status MakeDirectory(const std::filesystem::path& directory) {
   return Error(ErrorCode::kIo, "cannot make the directory " + directory.string() + ": " + error.message());
 }
 
+// A publisher and what it needs. Members are destroyed in the order in which they can be, last first.
+//
+// Thread safety: all calls, by any thread. REQUIRES: the GIL is not held.
+class Session {
+ public:
+  Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() {
+    if (store_.machine != nullptr) store_.machine->sleeper.Stop();
+  }
+
+  void Open(const std::string& url, const nb::dict& options, const std::string& start) {
+    const auto bytes_per_second = nb::cast<std::uint64_t>(options["bytes_per_second"]);
+    const auto single_writer = nb::cast<bool>(options["single_writer"]);
+    PublisherOptions publisher = ToOptions(options);
+    const std::shared_ptr<Machine> machine = ValueOrRaise(Machine::Make(nb::cast<std::size_t>(options["threads"])));
+    // One rank makes the run; the others open it once it is there.
+    const bool makes_run = !publisher.group.has_value() || publisher.group->rank == 0;
+    const nb::gil_scoped_release release;
+    RunInterruptibly(machine->sleeper, [&]() -> Status {
+      WW_TRY(store_, OpenStoreFor(url, machine, bytes_per_second));
+      WW_TRY(run_, makes_run ? InitRun(*store_.store, single_writer, nullptr) : Run::Open(*store_.store));
+      if (publisher.state_directory.has_value()) WW_RETURN_IF_ERROR(MakeDirectory(*publisher.state_directory));
+      PublisherTools tools;
+      tools.clock = &machine->clock;
+      tools.random = &machine->random;
+      tools.files = &machine->files;
+      tools.kernels = machine->kernels;
+      tools.pool = machine->pool.get();
+      WW_TRY(runner_, PublisherRunner::Open(*run_, std::move(publisher), tools, start));
+      return Ok();
+    });
+  }
+
+  // Null once it is closed. A caller may keep using it; after Close it does nothing any more.
+  [[nodiscard]] std::shared_ptr<PublisherRunner> runner() const {
+    const std::lock_guard lock(mutex_);
+    return runner_;
+  }
+  // Raises after Close.
+  [[nodiscard]] std::shared_ptr<PublisherRunner> OpenRunner() const {
+    std::shared_ptr<PublisherRunner> runner = this->runner();
+    if (runner == nullptr) Raise({ErrorCode::kInvalidArgument, "the publisher is closed"});
+    return runner;
+  }
+
+  // One thread at a time publishes; the others wait here, open to Ctrl-C.
+  [[nodiscard]] std::unique_lock<std::timed_mutex> TakeTurn() {
+    std::unique_lock turn(publishing_, std::defer_lock);
+    while (!turn.try_lock_for(kPatience)) CheckSignals();
+    return turn;
+  }
+  // Waits for its turn and for room, then publishes.
+  Result<Ticket> Publish(const StateBits& bits, std::uint64_t step) {
+    const std::shared_ptr<PublisherRunner> runner = OpenRunner();
+    const auto turn = TakeTurn();
+    // The runner's own wait for room cannot be interrupted.
+    WaitUntil(std::nullopt, [&](nanoseconds slice) { return runner->WaitForRoom(slice); });
+    return runner->Publish(bits, step);
+  }
+
+  // Frees memory and the state directory's lock, even if tickets are kept.
+  void Close() {
+    const std::lock_guard closing(closing_);
+    const std::shared_ptr<PublisherRunner> runner = this->runner();
+    if (runner == nullptr) return;
+    store_.machine->sleeper.Stop();
+    runner->Stop();
+    const std::lock_guard lock(mutex_);
+    last_status_ = runner->status();
+    runner_.reset();
+  }
+
+  // After Close a ticket is final.
+  [[nodiscard]] TicketStatus Wait(const Ticket& ticket, nanoseconds at_most) const {
+    if (const auto runner = this->runner(); runner != nullptr) return runner->Wait(ticket, at_most);
+    TicketStatus status = *ticket;
+    if (!status.IsFinal()) {
+      status.stage = TicketStage::kFailed;
+      status.error = Error(ErrorCode::kUnavailable,
+                           "the publisher was closed before this version was in the bucket; with a state directory, "
+                           "the next publisher that uses it sends what was spooled");
+    }
+    return status;
+  }
+
+  // Raises what ended the publisher, or why rank 0 cannot be reached; false if the time is up or it was closed.
+  bool Drain(std::optional<double> timeout) const {
+    const std::shared_ptr<PublisherRunner> runner = OpenRunner();
+    bool closed = false;
+    const bool drained = WaitUntil(timeout, [&](nanoseconds slice) {
+      const bool idle = runner->Drain(slice);
+      if (const auto stopped = runner->status().stopped; stopped.has_value()) Raise(*stopped);
+      if (const auto why = runner->disconnected(); !idle && why.has_value()) Raise(*why);
+      closed = this->runner() == nullptr;
+      return idle || closed;
+    });
+    return drained && !closed;
+  }
+
+  [[nodiscard]] PublisherStatus status() const {
+    const std::shared_ptr<PublisherRunner> runner = this->runner();
+    return runner != nullptr ? runner->status() : last_status_;
+  }
+  [[nodiscard]] TraceCounts counts() const { return store_.counts->Counts(); }
+  [[nodiscard]] std::string RunId() const { return ToHex(run_->id()); }
+
+ private:
+  OpenedStore store_;
+  std::optional<Run> run_;
+  std::timed_mutex publishing_;
+  std::mutex closing_;
+  mutable std::mutex mutex_;  // the rest
+  std::shared_ptr<PublisherRunner> runner_;
+  PublisherStatus last_status_;
+};
+
 class PyPublisher {
  public:
-  PyPublisher(const std::string& url, const nb::dict& options) : session_(MakeForThisProcess<Session>()) {
-    const RunAccess access(url, options);
-    const auto state = nb::cast<std::optional<std::string>>(options["state"]);
-    const auto carried = nb::cast<std::optional<std::string>>(options["carried"]);
-    PublisherOptions publisher;
-    publisher.pipeline.anchor_every = nb::cast<std::uint64_t>(options["anchor_every"]);
-    publisher.pipeline.anchor_percent = nb::cast<std::uint64_t>(options["anchor_percent"]);
-    publisher.pipeline.max_versions = nb::cast<std::uint64_t>(options["spool_versions"]);
-    publisher.skip_when_full = nb::cast<bool>(options["skip_when_full"]);
-    publisher.anchor_files.adapter = nb::cast<bool>(options["adapter"]);
-    publisher.base_in_file = nb::cast<bool>(options["base_in_file"]);
-    publisher.drop_lost_versions = nb::cast<bool>(options["drop_lost_versions"]);
-    publisher.rebuild = nb::cast<bool>(options["rebuild"]);
-    if (state.has_value()) publisher.state_directory = *state;
-    if (carried.has_value()) publisher.carried_directory = *carried;
-    publisher.carry_code = nb::cast<bool>(options["carry_code"]);
-
-    const nb::gil_scoped_release release;
-    session_->Open(
-        access,
-        [&](Store& store) -> Result<Run> {
-          WW_TRY(Run run, InitRun(store, access.single_writer, nullptr));
-          if (state.has_value()) WW_RETURN_IF_ERROR(MakeDirectory(*state));
-          return run;
-        },
-        [&](const Run& run, const PublisherTools& tools) {
-          return PublisherRunner::Open(run, std::move(publisher), tools);
-        });
-  }
+  PyPublisher(const std::string& url, const nb::dict& options) : PyPublisher(url, options, "") {}
 
   PyTicket Publish(const nb::list& tensors, const nb::dict& aliases, std::uint64_t step, const nb::object& changed) {
     PublishedState state = ToStateBits(tensors, aliases);
     state.bits.unchanged = Unchanged(changed);
-    const std::shared_ptr<PublisherRunner> runner = session_->OpenRunner();
     const nb::gil_scoped_release release;
-    const auto turn = session_->TakeTurn();
-    WaitUntilWithoutGil(std::nullopt, [&](nanoseconds slice) { return runner->WaitForRoom(slice); });
-    return TicketOf(session_, ValueOrRaise(runner->Publish(state.bits, step)));
+    return TicketOf(ValueOrRaise(session_->Publish(state.bits, step)));
   }
-
   bool Drain(std::optional<double> timeout) {
-    return session_->Drain(timeout, [](const PublisherRunner&) {});
+    const nb::gil_scoped_release release;
+    return session_->Drain(timeout);
   }
-
-  void Close() { session_->Close(); }
-  [[nodiscard]] nb::dict Describe() const { return session_->Describe(); }
+  void Close() {
+    const nb::gil_scoped_release release;
+    session_->Close();
+  }
+  [[nodiscard]] nb::dict Describe() const {
+    nb::dict dict = ToDict(session_->status());
+    const TraceCounts counts = session_->counts();
+    dict["bytes_sent"] = counts.sent_bytes;
+    dict["bytes_received"] = counts.received_bytes;
+    return dict;
+  }
   [[nodiscard]] std::string RunId() const { return session_->RunId(); }
+
+ protected:
+  PyPublisher(const std::string& url, const nb::dict& options, const std::string& start)
+      : session_(MakeForThisProcess<Session>()) {
+    session_->Open(url, options, start);
+  }
+  // The ticket keeps the session.
+  [[nodiscard]] PyTicket TicketOf(Ticket ticket) const {
+    return PyTicket([session = session_, ticket = std::move(ticket)](nanoseconds at_most) {
+      return session->Wait(ticket, at_most);
+    });
+  }
+  [[nodiscard]] Session& session() const { return *session_; }
 
  private:
   std::shared_ptr<Session> session_;
+};
+
+// All tensors as (name, dtype, shape), and what this rank sends of them as (name, start, extent).
+std::shared_ptr<const Shards> ToShards(const nb::list& tensors, const nb::dict& aliases, const nb::list& boxes) {
+  auto layout = std::make_shared<const Layout>(ToLayout(tensors, aliases));
+  std::vector<Shard> shards;
+  for (const nb::handle box : boxes) {
+    const auto tensor = layout->Find(nb::cast<std::string>(box[0]));
+    if (!tensor.has_value()) Raise({ErrorCode::kInvalidArgument, "a shard is of a tensor that is not in the layout"});
+    shards.push_back(
+        {*tensor, Box{nb::cast<std::vector<std::uint64_t>>(box[1]), nb::cast<std::vector<std::uint64_t>>(box[2])}});
+  }
+  return ValueOrRaise(Shards::Make(std::move(layout), std::move(shards)));
+}
+
+// One of several ranks. The board is Python's.
+class PyRankPublisher final : public PyPublisher {
+ public:
+  PyRankPublisher(const std::string& url, const nb::dict& options, const nb::list& tensors, const nb::dict& aliases,
+                  const nb::list& boxes, const std::string& start)
+      : PyPublisher(url, options, start), shards_(ToShards(tensors, aliases, boxes)) {}
+
+  [[nodiscard]] std::string Start() const { return session().OpenRunner()->start(); }
+
+  // The rank's own shards, by name. If anything fails here, the other ranks learn of it: a call that they made and this
+  // rank did not would leave them one call apart for good.
+  PyTicket Publish(const nb::list& tensors, std::uint64_t step, const nb::object& changed) {
+    std::optional<Result<Ticket>> published;
+    try {
+      PublishedState state = StateOf(tensors);
+      state.bits.unchanged = Unchanged(changed);
+      const nb::gil_scoped_release release;
+      published = session().Publish(state.bits, step);  // refuses its own errors
+    } catch (const std::exception& error) {
+      Refuse(step, error.what());
+      throw;
+    }
+    return TicketOf(ValueOrRaise(std::move(*published)));
+  }
+
+  void Refuse(std::uint64_t step, const std::string& why) {
+    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
+    const nb::gil_scoped_release release;
+    const auto turn = session().TakeTurn();
+    runner->Refuse(step, {ErrorCode::kInvalidArgument, why});
+  }
+
+  // (messages to put, keys of messages to deliver, keys to remove). The first and the last are returned again until
+  // they are done.
+  nb::tuple BoardWork(double at_most) {
+    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
+    PublisherRunner::BoardWork work;
+    {
+      const nb::gil_scoped_release release;
+      work = runner->NextBoardWork(ToDuration(at_most).value());
+    }
+    nb::list outgoing;
+    for (const BoardMessage& message : work.outgoing) outgoing.append(nb::make_tuple(message.key, message.text));
+    nb::list wanted;
+    for (const std::string& key : work.wanted) wanted.append(key);
+    nb::list unneeded;
+    for (const std::string& key : work.unneeded) unneeded.append(key);
+    return nb::make_tuple(outgoing, wanted, unneeded);
+  }
+  void BoardDone() {
+    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
+    const nb::gil_scoped_release release;
+    runner->BoardDone();
+  }
+  void Deliver(const std::string& key, const std::string& text) {
+    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
+    const nb::gil_scoped_release release;
+    runner->Deliver(key, text);
+  }
+  void SetDisconnected(const std::string& why) {
+    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
+    const nb::gil_scoped_release release;
+    runner->SetDisconnected({ErrorCode::kUnavailable, why});
+  }
+  void SetConnected() {
+    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
+    const nb::gil_scoped_release release;
+    runner->SetConnected();
+  }
+
+ private:
+  [[nodiscard]] PublishedState StateOf(const nb::list& tensors) const {
+    PublishedState state = ToStateBits(tensors, nb::dict());
+    if (!(*state.bits.layout == *shards_->own())) {
+      Raise({ErrorCode::kInvalidArgument,
+             "the tensors, types or shards of this rank are others than when the publisher was made: make a new one"});
+    }
+    state.bits.shards = shards_;
+    return state;
+  }
+
+  const std::shared_ptr<const Shards> shards_;
 };
 
 }  // namespace
@@ -98,6 +366,17 @@ void BindPublisher(nb::module_& module) {
       .def("close", &PyPublisher::Close)
       .def("status", &PyPublisher::Describe)
       .def_prop_ro("run_id", &PyPublisher::RunId);
+  nb::class_<PyRankPublisher, PyPublisher>(module, "RankPublisher")
+      .def(nb::init<const std::string&, const nb::dict&, const nb::list&, const nb::dict&, const nb::list&,
+                    const std::string&>())
+      .def("start", &PyRankPublisher::Start)
+      .def("publish", &PyRankPublisher::Publish, nb::arg(), nb::arg(), nb::arg().none())
+      .def("refuse", &PyRankPublisher::Refuse)
+      .def("board_work", &PyRankPublisher::BoardWork)
+      .def("board_done", &PyRankPublisher::BoardDone)
+      .def("deliver", &PyRankPublisher::Deliver)
+      .def("set_disconnected", &PyRankPublisher::SetDisconnected)
+      .def("set_connected", &PyRankPublisher::SetConnected);
 }
 
 }  // namespace weightwire::python

@@ -92,13 +92,13 @@ class BoardPump:
                 self._store = self._connect()
             except Exception:
                 if not reported:
-                    self._core.lose_touch(f"rank {self._rank} cannot reach rank 0 any more ({first_line(error)})")
+                    self._core.set_disconnected(f"rank {self._rank} cannot reach rank 0 any more ({first_line(error)})")
                 reported = True
                 self._stop.wait(pause)
                 pause = min(_LONGEST_CONNECT_PAUSE, 2 * pause)
                 continue
             if reported:
-                self._core.regain_touch()
+                self._core.set_connected()
             return
 
     def _exchange(self, outgoing: list[tuple[str, str]], wanted: list[str], unneeded: list[str]) -> bool:

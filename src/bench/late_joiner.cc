@@ -87,8 +87,8 @@ Result<LateJoiners> MeasureLateJoiners(const BenchSetup& setup, std::uint64_t ve
   SystemClock clock;
   SystemRandom random;
   PublisherOptions options;
-  options.pipeline.anchor_every = kAnchorEvery;
-  options.pipeline.anchor_percent = 0;
+  options.anchor_every = kAnchorEvery;
+  options.anchor_percent = 0;
   PublisherTools tools;
   tools.clock = &clock;
   tools.random = &random;

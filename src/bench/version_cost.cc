@@ -79,8 +79,8 @@ class VersionBench {
     WW_TRY(const weightwire::Run run, InitRun(publisher_store_->store(), false, nullptr));
     PublisherOptions options;
     options.state_directory = setup_.directory / "state";
-    options.pipeline.anchor_every = 0;
-    options.pipeline.anchor_percent = 0;
+    options.anchor_every = 0;
+    options.anchor_percent = 0;
     PublisherTools tools;
     tools.clock = &clock_;
     tools.random = &random_;

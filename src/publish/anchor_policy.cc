@@ -30,4 +30,11 @@ bool IsAnchorDue(const AnchorPolicy& policy, const std::optional<KnownAnchor>& l
          (policy.percent != 0 && IsMoreThan(since, policy.percent, model_bytes));
 }
 
+void AnchorBackoff::Abandoned(Version newest) {
+  constexpr Version kFirstPauseVersions = 8;
+  constexpr int kMaxDoublings = 8;
+  in_a_row_ = std::min(in_a_row_ + 1, kMaxDoublings);
+  first_allowed_ = newest + (kFirstPauseVersions << in_a_row_);
+}
+
 }  // namespace weightwire

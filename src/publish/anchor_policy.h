@@ -1,4 +1,6 @@
-// When an anchor is due by policy.
+// When an anchor is due by policy, and how long none is after one that was abandoned.
+//
+// Both are counted in versions, not in time: most anchors are abandoned because versions come faster than they upload.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +20,17 @@ struct AnchorPolicy {
 // version, as its record counts them. Right however large the numbers are that the user gave.
 [[nodiscard]] bool IsAnchorDue(const AnchorPolicy& policy, const std::optional<KnownAnchor>& last, Version version,
                                std::uint64_t delta_bytes, std::uint64_t model_bytes);
+
+// After n anchors in a row were abandoned, none is started for 8 * 2^n versions (n <= 8).
+class AnchorBackoff {
+ public:
+  [[nodiscard]] bool Allows(Version version) const { return version >= first_allowed_; }
+  void Abandoned(Version newest);
+  void Completed() { *this = {}; }
+
+ private:
+  int in_a_row_ = 0;
+  Version first_allowed_ = 0;
+};
 
 }  // namespace weightwire

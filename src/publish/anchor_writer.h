@@ -21,6 +21,7 @@
 #include "codec/digest/digest.h"
 #include "codec/kernels/kernels.h"
 #include "log/run.h"
+#include "publish/anchor_share.h"
 #include "publish/anchor_source.h"
 #include "tensor/checkpoint_plan.h"
 
@@ -54,17 +55,15 @@ struct AnchorOptions {
   FileSystem* file_system = nullptr;  // to read those; may be none if there are none
 };
 
-class AnchorWriter {
+class AnchorWriter final : public AnchorShare {
  public:
   // `kernels` must outlive it.
   AnchorWriter(Run run, AnchorSubject subject, std::shared_ptr<AnchorSource> source, AnchorOptions options,
                const Kernels& kernels);
-  ~AnchorWriter();
+  ~AnchorWriter() override;
 
-  // Sends a piece, a file or anchor.json; true once the anchor is complete. After an error that trying again may mend,
-  // the next Step does: it goes on with the file it was at. kMismatch: the source does not have the version's bits, and
-  // never will.
-  Result<bool> Step();
+  // Sends a block, a small file or anchor.json.
+  Result<bool> Step() override;
 
   [[nodiscard]] const AnchorSubject& subject() const { return subject_; }
   [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }

@@ -34,8 +34,8 @@ StateView BaseCopy::View() const {
   return {layout(), std::move(tensors), digests_};
 }
 
-void BaseCopy::Lose() {
-  exclusion_([&] {
+void BaseCopy::Invalidate() {
+  run_locked_([&] {
     storage_.reset();
     steps_.clear();
     for (const auto& weak : pins_) {
@@ -49,7 +49,7 @@ void BaseCopy::Lose() {
 
 Status BaseCopy::Replace(const StateBits& bits, Version version) {
   WW_CHECK(bits.tensors.size() == bits.layout->size());
-  Lose();
+  Invalidate();
   WW_TRY(std::unique_ptr<BaseStorage> storage, maker_.Make(bits.layout));
   WW_TRY(const std::vector<std::uint8_t*> to, storage->ForWriting());
   for (std::size_t i = 0; i < to.size(); ++i) WW_RETURN_IF_ERROR(CopyBits(bits, i, to[i]));
@@ -61,12 +61,12 @@ Status BaseCopy::Replace(const StateBits& bits, Version version) {
                                     : DigestTensors(copies, kernels_, pool_);
   shards_ = bits.shards;
   version_ = version;
-  exclusion_([&] { storage_ = std::move(storage); });
+  run_locked_([&] { storage_ = std::move(storage); });
   return Ok();
 }
 
 std::optional<std::size_t> BaseCopy::Adopt(std::span<const Candidate> candidates) {
-  Lose();
+  Invalidate();
   auto opened = maker_.Open();
   if (!opened.ok()) return std::nullopt;
   std::unique_ptr<BaseStorage> storage = std::move(opened).value();
@@ -84,14 +84,14 @@ std::optional<std::size_t> BaseCopy::Adopt(std::span<const Candidate> candidates
     if (!reshaped.ok()) return std::nullopt;
     digests_ = std::move(digests);
     version_ = candidates[i].version;
-    exclusion_([&] { storage_ = std::move(reshaped).value(); });
+    run_locked_([&] { storage_ = std::move(reshaped).value(); });
     return i;
   }
   return std::nullopt;
 }
 
-BaseCopy::StepBack BaseCopy::BeginStep(const Layout& after) const {
-  StepBack step;
+BaseCopy::UndoStep BaseCopy::BeginStep(const Layout& after) const {
+  UndoStep step;
   step.from = version_ + 1;
   step.before = layout();
   step.digests_before = digests_;
@@ -142,7 +142,7 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   const Layout& after = *bits.layout;
   const std::shared_ptr<const Layout> before = layout();
   const Version version_before = version_;
-  StepBack step = BeginStep(after);
+  UndoStep step = BeginStep(after);
   // Effects come before the lock. A new layout gets storage of its own, which readers see only once it is complete.
   std::unique_ptr<BaseStorage> reshaped;
   if (step.reshapes) {
@@ -156,14 +156,14 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   for (std::size_t i = 0; i < after.size(); ++i) {
     if (request.entries[i].has_old) continue;
     if (const Status copied = CopyBits(bits, i, update[i]); !copied.ok()) {
-      Lose();  // its storage has been reshaped
+      Invalidate();  // its storage has been reshaped
       return copied.error();
     }
     request.entries[i].new_bytes = target.bytes(i);
     request.entries[i].reader = nullptr;
   }
   std::optional<Result<EncodedDelta>> encoded;
-  exclusion_([&] {
+  run_locked_([&] {
     encoded = EncodeDelta(request, kernels_, pool_, scratch_);
     if (!encoded->ok()) return;
     for (const ReplacedUnits& units : encoded->value().replaced) {
@@ -181,7 +181,7 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
     ++version_;
   });
   if (!encoded->ok()) {
-    if (reshaped != nullptr) Lose();  // the bits are as they were, but in storage that was to be dropped
+    if (reshaped != nullptr) Invalidate();  // the bits are as they were, but in storage that was to be dropped
     return encoded->error();
   }
   if (const Status unchanged = bits.unchanged != nullptr ? bits.unchanged() : Ok(); !unchanged.ok()) {
@@ -204,14 +204,14 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
 
 Status BaseCopy::Advance(const StagedChange& change) {
   WW_CHECK(change.digests_before() == digests_);
-  StepBack step = BeginStep(change.layout_after());
+  UndoStep step = BeginStep(change.layout_after());
   std::unique_ptr<BaseStorage> reshaped;
   if (step.reshapes) {
     WW_TRY(reshaped, storage_->Reshaped(std::make_shared<const Layout>(change.layout_after())));
   }
   BaseStorage& target = reshaped != nullptr ? *reshaped : *storage_;
   WW_TRY(const std::vector<std::uint8_t*> update, target.ForWriting());
-  exclusion_([&] {
+  run_locked_([&] {
     for (const StagedTensor& tensor : change.tensors()) {
       tensor.Write({update[tensor.tensor()], target.layout()->byte_size(tensor.tensor())});
     }
@@ -225,13 +225,13 @@ Status BaseCopy::Advance(const StagedChange& change) {
 }
 
 void BaseCopy::AdvanceSame() {
-  exclusion_([&] {
+  run_locked_([&] {
     steps_.push_back(BeginStep(*layout()));
     ++version_;
   });
 }
 
-void BaseCopy::PutOldBits(const StepBack& step, std::size_t tensor_after, int unit_bytes, std::uint64_t offset,
+void BaseCopy::PutOldBits(const UndoStep& step, std::size_t tensor_after, int unit_bytes, std::uint64_t offset,
                           std::span<std::uint8_t> out) {
   const auto found = step.replaced.find(tensor_after);
   if (found == step.replaced.end()) return;
@@ -256,15 +256,15 @@ void BaseCopy::PutOldBits(const StepBack& step, std::size_t tensor_after, int un
   }
 }
 
-Status BaseCopy::TakeStepBack() {
-  const StepBack& step = steps_.back();
+Status BaseCopy::ApplyUndoStep() {
+  const UndoStep& step = steps_.back();
   std::unique_ptr<BaseStorage> reshaped;
   if (step.reshapes) {
     WW_TRY(reshaped, storage_->Reshaped(step.before));
   }
   BaseStorage& target = reshaped != nullptr ? *reshaped : *storage_;
   WW_TRY(const std::vector<std::uint8_t*> update, target.ForWriting());
-  exclusion_([&] {
+  run_locked_([&] {
     for (std::size_t i = 0; i < step.before->size(); ++i) {
       const std::span<std::uint8_t> bytes(update[i], step.before->byte_size(i));
       const std::optional<std::size_t> after = step.reshapes ? step.after[i] : std::optional(i);
@@ -285,12 +285,12 @@ Status BaseCopy::TakeStepBack() {
 Status BaseCopy::RollBack(Version to) {
   WW_CHECK(to <= version_);
   if (version_ - to > steps_.size()) {
-    Lose();
+    Invalidate();
     return Error(ErrorCode::kNotFound, "the bits that the base copy had before are not kept any more");
   }
   while (version_ > to) {
-    if (const Status taken = TakeStepBack(); !taken.ok()) {
-      Lose();
+    if (const Status taken = ApplyUndoStep(); !taken.ok()) {
+      Invalidate();
       return taken.error().In("the base copy could not be rolled back");
     }
   }
@@ -302,9 +302,9 @@ std::uint64_t BaseCopy::StepLimit() const {
   return std::max(kLeast, layout()->total_bytes() / 4);
 }
 
-void BaseCopy::Forget(Version up_to, std::uint64_t max_step_bytes) {
-  exclusion_([&] {
-    DropSteps(up_to);
+void BaseCopy::DiscardUndo(Version up_to, std::uint64_t max_step_bytes) {
+  run_locked_([&] {
+    DropUndo(up_to);
     while (step_bytes() > max_step_bytes) {
       std::shared_ptr<const BasePin> oldest;
       for (const auto& weak : pins_) {
@@ -314,12 +314,12 @@ void BaseCopy::Forget(Version up_to, std::uint64_t max_step_bytes) {
       }
       if (oldest == nullptr) return;
       oldest->revoked = true;
-      DropSteps(up_to);
+      DropUndo(up_to);
     }
   });
 }
 
-void BaseCopy::DropSteps(Version safe) {
+void BaseCopy::DropUndo(Version safe) {
   std::erase_if(pins_, [](const std::weak_ptr<const BasePin>& pin) { return pin.expired(); });
   for (const auto& weak : pins_) {
     // A step leads back to its version minus one: a pinned version needs all steps after it.
@@ -333,20 +333,20 @@ void BaseCopy::DropSteps(Version safe) {
 
 std::uint64_t BaseCopy::step_bytes() const {
   std::uint64_t bytes = 0;
-  for (const StepBack& step : steps_) bytes += step.bytes;
+  for (const UndoStep& step : steps_) bytes += step.bytes;
   return bytes;
 }
 
 std::shared_ptr<const BasePin> BaseCopy::Pin(bool revocable) {
   auto pin = std::make_shared<const BasePin>(BasePin{version_, layout(), revocable});
-  exclusion_([&] { pins_.emplace_back(pin); });
+  run_locked_([&] { pins_.emplace_back(pin); });
   return pin;
 }
 
 Status BaseCopy::ReadAt(const BasePin& pin, std::size_t tensor, std::uint64_t offset,
                         std::span<std::uint8_t> out) const {
   Status status;
-  exclusion_([&] {
+  run_locked_([&] {
     if (pin.revoked) {
       status = Error(ErrorCode::kMismatch, "the base copy has moved on too far from the version that was read from it");
       return;
@@ -354,14 +354,14 @@ Status BaseCopy::ReadAt(const BasePin& pin, std::size_t tensor, std::uint64_t of
     const int unit_bytes = UnitBytes(pin.layout->tensors()[tensor].dtype);
     // Where the tensor went, step by step, until it was removed or is in the base as it is now.
     struct Hop {
-      const StepBack* step;
+      const UndoStep* step;
       std::size_t tensor_after;
     };
     std::vector<Hop> hops;
     std::size_t now = tensor;
     std::span<const std::uint8_t> bytes;
     bool found = false;
-    for (const StepBack& step : steps_) {
+    for (const UndoStep& step : steps_) {
       if (step.from <= pin.version) continue;
       if (step.reshapes && !step.after[now].has_value()) {
         bytes = step.removed.at(now);

@@ -1,7 +1,7 @@
 // The base copy: the bits of the version published last, with their digests, which the next delta is made from.
 //
-// Making a delta brings the base to the new version in the same pass and keeps the bits it replaced, as a step back.
-// Steps back serve two ends: a version that could not be published is rolled back, and an anchor of an older version is
+// Making a delta brings the base to the new version in the same pass and keeps the bits it replaced, as an undo step.
+// Undo steps serve two ends: a version that could not be published is rolled back, and an anchor of an older version is
 // read while the base has moved on, without a second copy of the model.
 //
 // The bits are trusted because every one of them was digested in full, or came by a change whose digest was computed.
@@ -10,8 +10,8 @@
 //
 // A base that lost that trust (a write to its file failed half way) is lost: it holds nothing until it is replaced.
 //
-// Thread safety: one thread, the owner's, calls everything but ReadAt, which any thread may call meanwhile; the
-// exclusion keeps the two apart.
+// Thread safety: one thread, the owner's, calls everything but ReadAt, which any other thread may call at the
+// same time; RunLocked keeps the two apart.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@
 #include "codec/kernels/kernels.h"
 #include "log/keys.h"
 #include "publish/base_storage.h"
-#include "publish/exclusion.h"
+#include "publish/run_locked.h"
 #include "publish/state_bits.h"
 
 namespace weightwire {
@@ -40,7 +40,7 @@ struct BasePin {
   Version version = 0;
   std::shared_ptr<const Layout> layout;
   bool revocable = false;
-  mutable bool revoked = false;  // guarded by the exclusion
+  mutable bool revoked = false;  // guarded by RunLocked
 };
 
 // What a delta from the base to a new state came to.
@@ -58,8 +58,8 @@ Status CheckBits(const StateBits& bits);
 class BaseCopy {
  public:
   // All must outlive it.
-  BaseCopy(BaseMaker& maker, const Kernels& kernels, ThreadPool& pool, Exclusion exclusion)
-      : maker_(maker), kernels_(kernels), pool_(pool), exclusion_(std::move(exclusion)) {}
+  BaseCopy(BaseMaker& maker, const Kernels& kernels, ThreadPool& pool, RunLocked run_locked)
+      : maker_(maker), kernels_(kernels), pool_(pool), run_locked_(std::move(run_locked)) {}
 
   // Whether it holds a version. The rest REQUIRES it, except for what makes it so: Replace and Adopt.
   [[nodiscard]] bool holds() const { return storage_ != nullptr; }
@@ -71,7 +71,7 @@ class BaseCopy {
   [[nodiscard]] Sha256Digest state() const;
   [[nodiscard]] StateView View() const;
 
-  // A copy of the state as it is. Steps back end here, and what is pinned can no longer be read.
+  // A copy of the state as it is. Undo steps end here, and what is pinned can no longer be read.
   Status Replace(const StateBits& bits, Version version);
 
   // What an earlier process left, if its state digest, computed in full, is that of a candidate: says which. Otherwise
@@ -94,9 +94,9 @@ class BaseCopy {
 
   // Back to an earlier version, from old bits. After an error the base holds nothing.
   Status RollBack(Version to);
-  // Versions up to this one will not be rolled back; steps that no pin needs either are dropped. While steps that only
-  // revocable pins need take more than `max_step_bytes`, the oldest of those pins is revoked.
-  void Forget(Version up_to, std::uint64_t max_step_bytes);
+  // Discards undo data up to version `up_to`, unless a pin needs it. While the rest exceeds `max_step_bytes`, revokes
+  // the oldest revocable pin.
+  void DiscardUndo(Version up_to, std::uint64_t max_step_bytes);
   // What they may take: a quarter of the state. It is the price of a slow network.
   [[nodiscard]] std::uint64_t StepLimit() const;
   [[nodiscard]] std::uint64_t step_bytes() const;
@@ -106,14 +106,14 @@ class BaseCopy {
   // Bytes of a tensor of the pinned version's layout. kMismatch when the base was replaced since, or the pin revoked.
   Status ReadAt(const BasePin& pin, std::size_t tensor, std::uint64_t offset, std::span<std::uint8_t> out) const;
 
-  // Holds nothing any more.
-  void Lose();
-  // The same bits under another number. REQUIRES: nothing is pinned, and there are no steps back.
+  // Discards the bits and the undo steps, and revokes all pins: the base then holds nothing.
+  void Invalidate();
+  // The same bits under another number. REQUIRES: nothing is pinned, and there are no undo steps.
   void Renumber(Version version) { version_ = version; }
 
  private:
-  // The way back from a version to the one before it.
-  struct StepBack {
+  // Leads from a version back to the previous one.
+  struct UndoStep {
     Version from = 0;
     std::shared_ptr<const Layout> before;
     std::vector<Digest> digests_before;
@@ -127,26 +127,26 @@ class BaseCopy {
     std::uint64_t bytes = 0;     // of all that
   };
 
-  [[nodiscard]] StepBack BeginStep(const Layout& after) const;
+  [[nodiscard]] UndoStep BeginStep(const Layout& after) const;
   // What takes the base to a state, in storage that is the base's or has been made for it, at `update` by tensor.
   [[nodiscard]] EncodeRequest RequestFor(const StateBits& bits, const BaseStorage& target,
                                          const std::vector<std::uint8_t*>& update) const;
-  static void PutOldBits(const StepBack& step, std::size_t tensor_after, int unit_bytes, std::uint64_t offset,
+  static void PutOldBits(const UndoStep& step, std::size_t tensor_after, int unit_bytes, std::uint64_t offset,
                          std::span<std::uint8_t> out);
-  Status TakeStepBack();
-  void DropSteps(Version safe);
+  Status ApplyUndoStep();
+  void DropUndo(Version safe);
 
   BaseMaker& maker_;
   const Kernels& kernels_;
   ThreadPool& pool_;
-  const Exclusion exclusion_;
+  const RunLocked run_locked_;
   EncodeScratch scratch_;
 
   std::unique_ptr<BaseStorage> storage_;
   Version version_ = 0;
   std::vector<Digest> digests_;
   std::shared_ptr<const Shards> shards_;
-  std::deque<StepBack> steps_;  // oldest first; the last one leads back from version_
+  std::deque<UndoStep> steps_;  // oldest first; the last one leads back from version_
   std::vector<std::weak_ptr<const BasePin>> pins_;
 };
 

@@ -18,8 +18,9 @@
 #include "codec/kernels/kernels.h"
 #include "log/anchor.h"
 #include "log/run.h"
+#include "publish/anchor_share.h"
 #include "publish/anchor_source.h"
-#include "publish/rank_messages.h"
+#include "publish/contribution.h"
 #include "publish/shards.h"
 #include "store/object_sender.h"
 #include "tensor/checkpoint_plan.h"
@@ -43,15 +44,13 @@ Result<AssembledPlan> PlanAssembled(const Layout& whole, const CheckpointOptions
 [[nodiscard]] std::string PieceName(std::uint64_t rank);
 [[nodiscard]] std::vector<Place> PiecePlaces(std::uint64_t rank, const Shards& shards, const AssembledPlan& plan);
 
-class PieceWriter {
+class PieceWriter final : public AnchorShare {
  public:
   // `source` has the rank's own layout. `kernels` must outlive it.
   PieceWriter(Run run, AnchorName anchor, std::uint64_t rank, std::shared_ptr<const Shards> shards,
               std::shared_ptr<AnchorSource> source, CheckpointOptions options, const Kernels& kernels);
 
-  // Sends a part of the piece; true once it is there. After an error that trying again may mend, the next Step begins
-  // anew. kMismatch: the bits are not to be had any more.
-  Result<bool> Step();
+  Result<bool> Step() override;
 
   // REQUIRES: complete. None if the rank has nothing of the state.
   [[nodiscard]] const std::optional<SentPiece>& piece() const { return piece_; }

@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
-#include "codec/decode/decoder.h"
-#include "codec/format/delta_file.h"
-#include "follow/rebuild.h"
-#include "log/fields.h"
-#include "publish/record_commit.h"
+#include "publish/direct_link.h"
+#include "publish/sooner.h"
+#include "publish/spool_recovery.h"
 #include "publish/writer_start.h"
 
 namespace weightwire {
@@ -18,66 +17,114 @@ namespace {
 
 constexpr std::size_t kMaxWarnings = 1000;
 
-std::uint64_t AllUnits(const Layout& layout) {
-  std::uint64_t units = 0;
-  for (std::size_t i = 0; i < layout.size(); ++i) units += layout.unit_count(i);
-  return units;
+Error NotPublishedBefore() {
+  return {ErrorCode::kUnavailable, "the version before it was not published; publish again"};
 }
 
 }  // namespace
 
 Publisher::Publisher(Run run, PublisherOptions options, PublisherTools tools)
-    : options_(std::move(options)), tools_(std::move(tools)), job_tools_{std::move(run), nullptr, options_.bugs} {}
+    : run_(std::move(run)), options_(std::move(options)), tools_(std::move(tools)) {}
 
-Result<std::unique_ptr<Publisher>> Publisher::Open(Run run, PublisherOptions options, const PublisherTools& tools) {
+Result<std::unique_ptr<Publisher>> Publisher::Open(Run run, PublisherOptions options, const PublisherTools& tools,
+                                                   std::string_view start) {
   WW_CHECK(!options.base_in_file || options.state_directory.has_value());
+  if (options.group.has_value()) {
+    WW_CHECK(options.group->rank < options.group->ranks && start.empty() == (options.group->rank == 0));
+    WW_CHECK(!options.state_directory.has_value() && !options.skip_when_full);
+  }
   std::unique_ptr<Publisher> publisher(new Publisher(std::move(run), std::move(options), tools));
-  WW_RETURN_IF_ERROR(publisher->Start());
+  WW_RETURN_IF_ERROR(publisher->Start(start));
   return publisher;
 }
 
 // --- starting ---
 
-Status Publisher::Start() {
-  const Run& run = job_tools_.run;
-  WW_RETURN_IF_ERROR(run.CheckMayWrite());
+Status Publisher::Start(std::string_view start) {
+  WW_RETURN_IF_ERROR(run_.CheckMayWrite());
   if (options_.state_directory.has_value()) WW_RETURN_IF_ERROR(LockStateDirectory());
-  WW_RETURN_IF_ERROR(CheckOneWins(run, *tools_.random));
+  anchors_.files = options_.anchor_files;
+  anchors_.file_system = tools_.files;
+  VersionMakerOptions maker;
+  if (options_.base_in_file) maker.base_directory = options_.state_directory;
+  maker.rebuild = options_.rebuild;
+  maker.reader_name = "publisher";
+  if (options_.group.has_value()) maker.reader_name = fmt::format("rank {} of a publisher", options_.group->rank);
+  maker_ = std::make_unique<VersionMaker>(run_, std::move(maker), tools_);
+  if (start.empty()) {
+    WW_RETURN_IF_ERROR(StartCommitter());
+  } else {
+    WW_RETURN_IF_ERROR(StartAsRank(start));
+  }
+  if (options_.group.has_value()) {
+    auto board = std::make_unique<BoardLink>(options_.group->rank, options_.group->deadline,
+                                             host_.has_value() ? &*host_ : nullptr);
+    board_ = board.get();
+    link_ = std::move(board);
+  } else {
+    link_ = std::make_unique<DirectLink>(*committer_);
+  }
+  return Ok();
+}
+
+Status Publisher::StartCommitter() {
+  WW_RETURN_IF_ERROR(CheckPutIfAbsent(run_, *tools_.random));
   if (options_.carried_directory.has_value()) {
     WW_TRY(CarriedFiles carried, FindCarriedFiles(*tools_.files, *options_.carried_directory, options_.carry_code));
-    carried_ = std::move(carried.files);
+    anchors_.carried = std::move(carried.files);
     warnings_ = std::move(carried.left_out);
   }
-  WW_TRY(const std::optional<KnownRecord> newest, run.FindNewest(std::nullopt));
-  std::vector<SpoolEntry> waiting;
+  WW_TRY(newest_, run_.FindNewest(std::nullopt));
+  std::vector<SpoolEntry> spooled;
   if (spool_ != nullptr) {
-    WW_TRY(waiting, RecoverSpool(newest));
+    WW_TRY(spooled,
+           RecoverSpool(run_, *spool_, options_.state_directory->string(), newest_, options_.drop_lost_versions));
   }
   std::optional<KnownAnchor> anchor;
-  if (newest.has_value()) {
-    WW_TRY(anchor, FindNewestAnchor(run, newest->record));
+  if (newest_.has_value()) {
+    WW_TRY(anchor, FindNewestAnchor(run_, newest_->record));
   }
-  if (options_.base_in_file) {
-    base_maker_ = std::make_unique<FileBaseMaker>(*tools_.files, *options_.state_directory);
+  CommitterOptions committer;
+  committer.anchor_policy = {options_.anchor_every, options_.anchor_percent};
+  committer.anchors = anchors_;
+  committer.retry = options_.retry;
+  if (options_.group.has_value()) {
+    committer.in_shards = true;
+    committer.deadline = options_.group->deadline;
+    if (newest_.has_value()) newest_serial_ = 0;  // whatever the base will be is numbered from there
   } else {
-    base_maker_ = std::make_unique<MemoryBaseMaker>();
+    WW_RETURN_IF_ERROR(maker_->Recover(newest_, spooled, spool_.get()));
+    if (newest_.has_value()) newest_serial_ = newest_->record.version;
   }
-  base_ = std::make_unique<BaseCopy>(*base_maker_, *tools_.kernels, *tools_.pool, tools_.exclusion);
-  WW_RETURN_IF_ERROR(RecoverBase(newest, waiting));
+  committer_.emplace(run_, std::move(committer), *tools_.random, spool_.get(), newest_, std::move(anchor));
+  next_anchor_ = committer_->next_anchor();
+  for (SpoolEntry& entry : spooled) Resume(entry);
+  if (options_.group.has_value()) {
+    host_.emplace(run_,
+                  PieceCollectorOptions{options_.group->ranks, options_.group->deadline, options_.anchor_age, anchors_,
+                                        options_.retry},
+                  *committer_);
+  }
+  return Ok();
+}
 
-  const auto make_writer = [this](Version version, const Sha256Digest& state, std::uint64_t delta_bytes,
-                                  const std::shared_ptr<const BasePin>& pin) {
-    const AnchorSubject subject{{version, NewId(*tools_.random)}, state, delta_bytes};
-    return std::make_shared<AnchorWriter>(job_tools_.run, subject, std::make_shared<BaseSource>(*base_, pin),
-                                          AnchorOptions{options_.anchor_files, carried_, tools_.files},
-                                          *tools_.kernels);
-  };
-  pipeline_ = std::make_unique<Pipeline>(options_.pipeline, run.id(), NewId(*tools_.random), spool_ != nullptr, newest,
-                                         std::move(anchor), make_writer);
-  if (options_.bugs.lost_answer_is_failure) pipeline_->KeepUntilCommitted();
-  for (SpoolEntry& entry : waiting) {
-    pipeline_->Resume(std::move(entry.known), std::move(entry.record_json), std::move(entry.layout));
+Status Publisher::StartAsRank(std::string_view start) {
+  WW_TRY(const GroupStart group, ParseGroupStart(start));
+  if (group.run != run_.id()) {
+    return Error(ErrorCode::kMismatch,
+                 fmt::format("{} is run {}, and rank 0 publishes to run {}: all ranks must see the same bucket or "
+                             "directory",
+                             run_.store().Name(), ToHex(run_.id()), ToHex(group.run)));
   }
+  next_anchor_ = group.next_anchor;
+  if (!group.newest.has_value()) return Ok();
+  WW_TRY(newest_, run_.ReadRecord(*group.newest));
+  if (!newest_.has_value() || newest_->hash != group.record_hash) {
+    return Error(ErrorCode::kMismatch,
+                 fmt::format("version {} of {} is not what rank 0 sees there: do all ranks have the same run?",
+                             *group.newest, run_.store().Name()));
+  }
+  newest_serial_ = 0;
   return Ok();
 }
 
@@ -97,238 +144,366 @@ Status Publisher::LockStateDirectory() {
   }
   lock_ = std::move(lock).value();
   spool_ = std::make_unique<Spool>(files, directory / "spool");
-  job_tools_.spool = spool_.get();
   return Ok();
 }
 
-Result<std::vector<SpoolEntry>> Publisher::RecoverSpool(const std::optional<KnownRecord>& newest) {
-  const Run& run = job_tools_.run;
-  std::optional<KnownRecord> before = newest;
-  std::vector<SpoolEntry> waiting;
-  WW_TRY(std::vector<FoundEntry> found, spool_->Recover());
-  bool drop = false;
-  for (FoundEntry& there : found) {
-    if (drop || !there.entry.ok()) {
-      // Of a version that exists nothing is needed any more. Of another one, those after it were made from it.
-      drop = drop || !newest.has_value() || there.version > newest->record.version;
-      WW_RETURN_IF_ERROR(spool_->Remove(there.version));
-      continue;
-    }
-    SpoolEntry& entry = there.entry.value();
-    if (entry.known.record.run != run.id()) {
-      return Error(ErrorCode::kMismatch, fmt::format("{} is the state directory of another run; use another one",
-                                                     options_.state_directory->string()));
-    }
-    bool ours = false;
-    if (newest.has_value() && there.version <= newest->record.version) {
-      WW_TRY(const auto committed, run.ReadRecord(there.version));
-      ours = committed.has_value() && committed->hash == entry.known.hash;
-      if (ours) {
-        WW_RETURN_IF_ERROR(spool_->Remove(there.version));
-        continue;
-      }
-    } else {
-      ours = before.has_value() ? CheckFollows(*before, entry.known).ok() : there.version == 0;
-    }
-    if (!ours) {
-      if (!options_.drop_lost_versions) {
-        const Version lost = std::min(there.version, newest.has_value() ? newest->record.version : there.version);
-        // Starting again changes nothing: only a person can know that these are not wanted any more.
-        const Version last = found.back().version;
-        const std::string which = there.version == last ? fmt::format("version {}", last)
-                                                        : fmt::format("versions {} to {}", there.version, last);
-        return Error(ErrorCode::kMismatch,
-                     fmt::format("{}, so {} waiting in {} cannot be published any more: see that only one publishes, "
-                                 "then start it {}, which drops what waits",
-                                 WhoseRecord(run, lost), which, options_.state_directory->string(), kHowToDropLost));
-      }
-      drop = true;
-      WW_RETURN_IF_ERROR(spool_->Remove(there.version));
-      continue;
-    }
-    before = entry.known;
-    waiting.push_back(std::move(entry));
-  }
-  return waiting;
-}
-
-Status Publisher::RecoverBase(const std::optional<KnownRecord>& newest, const std::vector<SpoolEntry>& waiting) {
-  const Run& run = job_tools_.run;
-  // All versions the base may be at, oldest first.
-  std::vector<BaseCopy::Candidate> candidates;
-  std::shared_ptr<const Layout> layout;
-  if (newest.has_value()) {
-    WW_TRY(Layout read, run.ReadLayout(newest->record.layout));
-    layout = std::make_shared<const Layout>(std::move(read));
-    candidates.push_back({newest->record.version, newest->record.state, layout});
-  }
-  for (const SpoolEntry& entry : waiting) {
-    if (entry.layout != nullptr) layout = entry.layout;
-    if (layout == nullptr || layout->hash() != entry.known.record.layout) return Ok();  // the next is a rebase
-    candidates.push_back({entry.known.record.version, entry.known.record.state, layout});
-  }
-  if (candidates.empty()) return Ok();
-  std::ranges::reverse(candidates);
-  if (!base_->Adopt(candidates).has_value()) {
-    if (!newest.has_value()) return Ok();
-    WW_TRY(const bool rebuilt, Rebuild(*newest));
-    if (!rebuilt) return Ok();
-  }
-  // From there by what is spooled.
-  for (const SpoolEntry& entry : waiting) {
-    const Record& record = entry.known.record;
-    if (record.version <= base_->version()) continue;
-    if (!record.delta.has_value()) {
-      base_->Lose();
-      return Ok();
-    }
-    if (record.delta->empty()) {
-      base_->AdvanceSame();
-      continue;
-    }
-    WW_TRY(const std::unique_ptr<FileMap> part, spool_->OpenPart(record.version));
-    const auto stage = [&]() -> Result<std::shared_ptr<const StagedChange>> {
-      WW_TRY(const DeltaFile file, DeltaFile::Parse(part->bytes()));
-      return StageDelta(file, base_->View(), *tools_.kernels, *tools_.pool);
-    };
-    const auto change = stage();
-    if (!change.ok() || change.value()->state_after() != record.state) {
-      base_->Lose();
-      return Ok();
-    }
-    WW_RETURN_IF_ERROR(base_->Advance(*change.value()));
-  }
-  return Ok();
-}
-
-Result<bool> Publisher::Rebuild(const KnownRecord& version) {
-  if (!options_.rebuild) return false;
-  MemoryTarget target(*tools_.kernels, *tools_.pool);
-  FollowerOptions options;
-  options.name = "publisher";
-  options.fetch_threads = tools_.fetch_threads;
-  const Status rebuilt = weightwire::Rebuild(job_tools_.run, version.record.version, target, NewId(*tools_.random),
-                                             options, {tools_.clock, tools_.kernels, tools_.pool});
-  if (!rebuilt.ok()) {
-    if (MayMend(rebuilt.error())) return rebuilt.error();
-    note_ = fmt::format("version {} could not be rebuilt, so the next one is a rebase: {}", version.record.version,
-                        rebuilt.error().message());
-    return false;
-  }
-  StateBits bits{std::make_shared<const Layout>(target.layout()), {}};
-  for (std::size_t i = 0; i < bits.layout->size(); ++i) bits.tensors.push_back(target.bytes(i));
-  WW_RETURN_IF_ERROR(base_->Replace(bits, version.record.version));
-  if (base_->state() == version.record.state) return true;
-  base_->Lose();
-  return false;
+void Publisher::Resume(const SpoolEntry& spooled) {
+  const Record& record = spooled.known.record;
+  Entry& entry = entries_.emplace_back(next_call_++, options_.retry);
+  entry.draft.serial = record.version;
+  entry.draft.step = record.step;
+  entry.draft.whole = !record.delta.has_value();
+  entry.part_bytes = record.OwnDeltaBytes();
+  entry.in_base = entry.decided = entry.sent = true;
+  entry.ticket = std::make_shared<TicketStatus>();
+  entry.ticket->stage = TicketStage::kSpooled;
+  entry.ticket->version = record.version;
+  entry.ticket->step = record.step;
+  entry.ticket->bytes = entry.part_bytes;
+  entry.ticket->changed = record.changed;
+  entry_bytes_ += entry.part_bytes;
+  committer_->Resume(entry.call, spooled);
 }
 
 // --- the caller's side ---
 
-Admission Publisher::Admit() {
-  Admission admission = pipeline_->Admit();
-  // A base is rebuilt from what is committed: with versions on their way one waits for them.
-  if (!base_->holds() && options_.rebuild && !admission.empty) admission.full = true;
+std::vector<const Publisher::Entry*> Publisher::Live() const {
+  std::vector<const Entry*> live;
+  for (const Entry& entry : entries_) {
+    if (entry.in_base) live.push_back(&entry);
+  }
+  return live;
+}
+
+Admission Publisher::Admit() const {
+  Admission admission;
+  admission.stopped = stopped_;
+  admission.disconnected = disconnected();
+  const std::vector<const Entry*> live = Live();
+  admission.empty = live.empty();
+  admission.full = live.size() >= options_.max_versions || entry_bytes_ >= options_.max_bytes;
+  // A base is rebuilt from what is committed: with versions in flight the caller waits for them.
+  if (!maker_->holds_base() && !live.empty()) admission.full = true;
+  if (recovering_ && !entries_.empty()) admission.full = true;
+  admission.newest_serial = newest_serial_;
+  admission.safe = newest_serial_.value_or(0);
+  if (live.empty()) {
+    admission.newest = newest_;
+    if (newest_.has_value()) admission.newest_step = newest_->record.step;
+  } else {
+    admission.newest_serial = live.back()->draft.serial;
+    admission.newest_step = live.back()->draft.step;
+  }
+  for (const Entry* entry : live) {
+    if (entry->decided) admission.safe = entry->draft.serial;
+    if (entry->draft.layout != nullptr) admission.newest_layout = entry->draft.layout->hash();
+  }
+  if (!admission.newest_layout.has_value() && newest_.has_value()) admission.newest_layout = newest_->record.layout;
+  admission.whole = whole_next_;
+  admission.epoch = epoch_;
   return admission;
 }
 
-void Publisher::Describe(Draft& draft, std::uint64_t step) {
-  draft.version = base_->version();
+Ticket Publisher::Skip(std::uint64_t step) const {
+  auto ticket = std::make_shared<TicketStatus>();
+  ticket->step = step;
+  ticket->Reach(TicketStage::kSkipped, Now());
+  return ticket;
+}
+
+Ticket Publisher::Refuse(std::uint64_t step, const Error& why) {
+  Draft draft;
   draft.step = step;
-  draft.time =
-      TimeText(std::chrono::duration_cast<std::chrono::seconds>(tools_.clock->Wall().time_since_epoch()).count());
-  draft.layout = base_->layout();
-  draft.state = base_->state();
-  // A record waits for the anchor of a version without a delta: that one must be readable as long as it takes.
-  draft.pin = base_->Pin(/*revocable=*/draft.has_delta);
-  draft.note = std::exchange(note_, "");
-}
-
-Result<std::optional<Draft>> Publisher::MakeWhole(const StateBits& bits, std::uint64_t step,
-                                                  const Admission& admission) {
-  const Version version = admission.newest_version.has_value() ? *admission.newest_version + 1 : 0;
-  WW_RETURN_IF_ERROR(base_->Replace(bits, version));
-  Draft draft;
-  if (admission.newest_state == base_->state() && admission.newest_layout == bits.layout->hash()) {
-    // It is the newest version itself: then there is a base again, and nothing to send.
-    base_->Renumber(*admission.newest_version);
-    if (step == admission.newest_step) return std::optional<Draft>();
-    base_->AdvanceSame();
-  } else {
-    draft.has_delta = false;
-    draft.changed = AllUnits(*bits.layout);
-  }
-  Describe(draft, step);
-  return std::optional(std::move(draft));
-}
-
-Result<std::optional<Draft>> Publisher::Make(const StateBits& bits, std::uint64_t step, const Admission& admission) {
-  WW_RETURN_IF_ERROR(CheckBits(bits));
-  if (base_->holds() && !admission.newest_version.has_value()) base_->Lose();
-  if (base_->holds() && base_->version() > *admission.newest_version) {
-    // What was published after it failed. If the old bits are gone, so is the base.
-    static_cast<void>(base_->RollBack(*admission.newest_version));
-  }
-  if (base_->holds()) base_->Forget(admission.safe, base_->StepLimit());
-  if (!base_->holds() && admission.newest_record.has_value()) {
-    WW_RETURN_IF_ERROR(Rebuild(*admission.newest_record));
-  }
-  if (!base_->holds()) return MakeWhole(bits, step, admission);
-
-  WW_TRY(BaseAdvance advance, base_->Advance(bits, step == admission.newest_step));
-  if (advance.same && step == admission.newest_step) return std::optional<Draft>();
-  Draft draft;
-  draft.changed = advance.changed;
-  if (!advance.same) draft.part = std::make_shared<const DeltaBytes>(std::move(advance.delta));
-  Describe(draft, step);
-  return std::optional(std::move(draft));
+  draft.error = why;
+  return Enqueue(std::move(draft));
 }
 
 Ticket Publisher::Enqueue(Draft draft) {
+  const MonotonicTime now = Now();
   if (!draft.note.empty() && warnings_.size() < kMaxWarnings) warnings_.push_back(std::move(draft.note));
-  return pipeline_->Enqueue(std::move(draft), tools_.clock->Monotonic());
-}
-
-Ticket Publisher::TicketWithoutVersion(TicketStage stage, std::uint64_t step) const {
   auto ticket = std::make_shared<TicketStatus>();
-  ticket->step = step;
-  ticket->Reach(stage, tools_.clock->Monotonic());
+  ticket->step = draft.step;
+  if (draft.nothing_new) {
+    ticket->version = draft.serial;
+    ticket->Reach(TicketStage::kAlreadyPublished, now);
+    return ticket;
+  }
+  ticket->changed = draft.changed;
+  ticket->bytes = draft.part_bytes();
+  ticket->Reach(TicketStage::kQueued, now);
+  if (!draft.error.has_value() && draft.epoch != epoch_) draft.error = NotPublishedBefore();
+  // Only ranks count calls that have failed.
+  if (stopped_.has_value() || (draft.error.has_value() && board_ == nullptr)) {
+    ticket->error = stopped_.has_value() ? stopped_ : draft.error;
+    ticket->Reach(TicketStage::kFailed, now);
+    return ticket;
+  }
+  // As far as can be told now: of several ranks, a call before it may turn out to add nothing.
+  if (!draft.error.has_value()) ticket->version = next_version() + Live().size();
+  Entry& entry = entries_.emplace_back(next_call_++, options_.retry);
+  entry.ticket = ticket;
+  entry.in_base = !draft.error.has_value();
+  entry.part_bytes = draft.part_bytes();
+  entry_bytes_ += entry.part_bytes;
+  if (draft.whole) {
+    whole_next_ = false;
+    // The base was replaced, so an anchor of an earlier version cannot be read any more.
+    if (board_ == nullptr) DropTask();
+  }
+  entry.draft = std::move(draft);
+  // The connection was lost while it was made: it counts, but is not waited for.
+  if (disconnected().has_value()) FailTickets(*disconnected());
+  Exchange();
   return ticket;
 }
 
 Result<std::optional<Ticket>> Publisher::Publish(const StateBits& bits, std::uint64_t step) {
   const Admission admission = Admit();
   if (admission.stopped.has_value()) return *admission.stopped;
-  if (admission.full) {
-    if (!options_.skip_when_full) return std::optional<Ticket>();
-    return std::optional(TicketWithoutVersion(TicketStage::kSkipped, step));
+  std::optional<Draft> draft;
+  if (!admission.full) {
+    WW_TRY(draft, Make(bits, step, admission));
   }
-  WW_TRY(std::optional<Draft> draft, Make(bits, step, admission));
-  if (draft.has_value()) return std::optional(Enqueue(std::move(*draft)));
-  Ticket ticket = TicketWithoutVersion(TicketStage::kAlreadyPublished, step);
-  ticket->version = admission.newest_version;
-  return std::optional(std::move(ticket));
+  if (draft.has_value()) return std::optional(Enqueue(*std::move(draft)));
+  if (options_.skip_when_full) return std::optional(Skip(step));
+  return std::optional<Ticket>();
 }
 
-// --- the other side ---
+// --- contributions and verdicts ---
 
-std::optional<Job> Publisher::Next(Lane lane) { return pipeline_->Next(lane, tools_.clock->Monotonic()); }
+Publisher::Entry* Publisher::Find(std::uint64_t call) {
+  const auto found = std::ranges::find(entries_, call, &Entry::call);
+  return found == entries_.end() ? nullptr : &*found;
+}
 
-void Publisher::Finish(Job job) { pipeline_->Finish(std::move(job), tools_.clock->Monotonic()); }
-
-std::optional<MonotonicTime> Publisher::Due(Lane lane) const { return pipeline_->Due(lane); }
-
-PublisherStatus Publisher::status() const { return {pipeline_->status(), warnings_}; }
-
-bool Publisher::Work() {
-  for (const Lane lane : kAllLanes) {
-    auto job = Next(lane);
-    if (!job.has_value()) continue;
-    Execute(*job);
-    Finish(std::move(*job));
-    return true;
+bool Publisher::Exchange() {
+  bool any = false;
+  for (bool moved = true; moved;) {
+    moved = false;
+    while (const auto verdict = link_->TakeVerdict(Now())) {
+      TakeVerdict(*verdict);
+      moved = true;
+    }
+    moved = SendReady() || moved;
+    any = any || moved;
   }
-  return false;
+  return any;
+}
+
+bool Publisher::SendReady() {
+  bool sent = false;
+  for (Entry& entry : entries_) {
+    if (board_ != nullptr) {
+      // Ranks work on one call at a time.
+      board_->Await(entry.call);
+      if (!entry.begun.has_value()) entry.begun = Now();
+    }
+    if (!entry.sent) {
+      if (!IsReady(entry)) break;
+      Send(entry);
+      sent = true;
+    }
+    if (board_ != nullptr) break;
+  }
+  return sent;
+}
+
+bool Publisher::IsReady(const Entry& entry) const {
+  if (entry.busy) return false;
+  const Draft& draft = entry.draft;
+  if (draft.error.has_value()) return true;
+  if (draft.whole) return entry.share_complete;
+  // The committer sends the part of a single process.
+  return board_ == nullptr || draft.part == nullptr || entry.put.has_value();
+}
+
+void Publisher::Send(Entry& entry) {
+  const Draft& draft = entry.draft;
+  Contribution contribution;
+  contribution.error = draft.error;
+  contribution.needs_rebase = draft.needs_rebase;
+  contribution.step = draft.step;
+  CallContext context{draft.time, draft.layout, draft.layout_before, {}, {}};
+  if (!draft.error.has_value()) {
+    contribution.layout = draft.layout->hash();
+    if (draft.shards != nullptr) contribution.shards = ToText(*draft.shards);
+    contribution.whole = draft.whole;
+    contribution.before = draft.before;
+    contribution.after = draft.after;
+    contribution.changed = draft.changed;
+    contribution.part = entry.put;
+    if (board_ == nullptr) {
+      context.part = draft.part;
+      if (draft.whole) context.anchor = static_cast<const AnchorWriter&>(*entry.share).anchor();
+    } else if (draft.whole) {
+      contribution.piece = static_cast<const PieceWriter&>(*entry.share).piece();
+    }
+  }
+  if (committer_.has_value()) committer_->SetContext(entry.call, std::move(context));
+  entry.sent = true;
+  link_->Send(entry.call, contribution, Now());
+}
+
+void Publisher::TakeVerdict(const Verdict& verdict) {
+  const auto found = std::ranges::find(entries_, verdict.call, &Entry::call);
+  WW_CHECK(found != entries_.end());
+  const auto index = static_cast<std::size_t>(found - entries_.begin());
+  Entry entry = std::move(*found);
+  entries_.erase(found);
+  entry_bytes_ -= entry.part_bytes;
+  last_error_.reset();
+  next_anchor_ = verdict.next_anchor;
+  recovering_ = board_ != nullptr && verdict.outcome == Verdict::Outcome::kFailed;
+  TicketStatus& ticket = *entry.ticket;
+  switch (verdict.outcome) {
+    case Verdict::Outcome::kCommitted:
+      return TakeCommitted(std::move(entry), verdict);
+    case Verdict::Outcome::kSame:
+      newest_serial_ = entry.draft.serial;
+      ticket.version = newest_->record.version;
+      if (ticket.IsFinal()) return;
+      ticket.error.reset();
+      ticket.Reach(TicketStage::kAlreadyPublished, Now());
+      return;
+    case Verdict::Outcome::kFailed:
+    case Verdict::Outcome::kStopped:
+      ticket.error = verdict.error;
+      if (!ticket.IsFinal()) ticket.Reach(TicketStage::kFailed, Now());
+      if (entry.share != nullptr) dropped_.push_back(std::move(entry.share));
+      whole_next_ = verdict.rebase;
+      if (verdict.outcome == Verdict::Outcome::kStopped) {
+        stopped_ = verdict.error;
+        FailTickets(*stopped_);
+      } else if (entry.in_base) {
+        ++epoch_;
+        FailFrom(index, *verdict.error);
+      }
+  }
+}
+
+void Publisher::TakeCommitted(Entry entry, const Verdict& verdict) {
+  TicketStatus& ticket = *entry.ticket;
+  auto record = ParseRecord(verdict.record_json);
+  if (!record.ok() || entry.draft.error.has_value()) {
+    stopped_ = Error(ErrorCode::kMismatch, "rank 0 has committed a version that this rank has no part in");
+    ticket.error = stopped_;
+    ticket.Reach(TicketStage::kFailed, Now());
+    return FailTickets(*stopped_);
+  }
+  newest_ = KnownRecord{std::move(record).value(), Sha256Of(BytesOf(verdict.record_json))};
+  newest_serial_ = entry.draft.serial;
+  ticket.version = newest_->record.version;
+  // Now of all ranks.
+  ticket.bytes = newest_->record.OwnDeltaBytes();
+  ticket.changed = newest_->record.changed;
+  if (!ticket.IsFinal()) {
+    ticket.error.reset();
+    ticket.Reach(TicketStage::kCommitted, Now());
+  }
+  if (verdict.anchor.has_value()) StartTask(entry, newest_->record, *verdict.anchor);
+}
+
+void Publisher::FailFrom(std::size_t index, const Error& why) {
+  for (std::size_t i = index; i < entries_.size(); ++i) {
+    Entry& later = entries_[i];
+    if (!later.in_base) continue;
+    later.in_base = false;
+    later.draft.error = NotPublishedBefore();
+    entry_bytes_ -= std::exchange(later.part_bytes, 0);
+    later.draft.part.reset();
+    later.draft.pin.reset();
+    if (board_ != nullptr) continue;  // the call still counts, and gets its verdict
+    later.ticket->error = why;
+    later.ticket->Reach(TicketStage::kFailed, Now());
+  }
+  if (board_ == nullptr) entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(index), entries_.end());
+}
+
+void Publisher::FailTickets(const Error& why) {
+  for (const Entry& entry : entries_) {
+    if (entry.ticket->IsFinal()) continue;
+    entry.ticket->error =
+        stopped_.has_value()
+            ? why
+            : Error(ErrorCode::kUnknownOutcome,
+                    fmt::format("{}: call {} of publish may be committed or not", why.message(), entry.call));
+    entry.ticket->Reach(TicketStage::kFailed, Now());
+  }
+  if (!stopped_.has_value()) return;
+  entries_.clear();
+  entry_bytes_ = 0;
+  DropTask();
+}
+
+// --- the board ---
+
+void Publisher::Deliver(const std::string& key, const std::string& text) {
+  board_->Deliver(key, text, Now());
+  if (task_.has_value() && board_->PieceEnded()) DropTask();
+  Exchange();
+}
+
+std::optional<Error> Publisher::disconnected() const {
+  return board_ != nullptr ? board_->disconnected() : std::nullopt;
+}
+
+void Publisher::SetDisconnected(const Error& why) {
+  board_->SetDisconnected(why);
+  FailTickets(why);
+}
+
+void Publisher::SetConnected() {
+  board_->SetConnected(Now());
+  if (!entries_.empty() && entries_.front().begun.has_value()) entries_.front().begun = Now();
+}
+
+bool Publisher::Tick() {
+  if (board_ == nullptr) return false;
+  const bool was_connected = !disconnected().has_value();
+  bool changed = board_->Tick(Now());
+  if (was_connected && disconnected().has_value()) FailTickets(*disconnected());
+  if (const auto heartbeat = HeartbeatDue(); heartbeat.has_value() && Now() >= *heartbeat) {
+    board_->SendHeartbeat(Now());
+    changed = true;
+  }
+  return Exchange() || changed;
+}
+
+// Shares are sent in steps, with heartbeats in between. A part is sent in one.
+std::optional<MonotonicTime> Publisher::HeartbeatDue() const {
+  if (board_ == nullptr || entries_.empty()) return std::nullopt;
+  const Entry& front = entries_.front();
+  if (!front.busy || front.draft.part == nullptr) return std::nullopt;
+  const std::chrono::seconds slowest(front.draft.part->size_bytes() / options_.group->slowest_bytes_per_second);
+  const MonotonicTime heartbeat = board_->HeartbeatDue(front.sent_at);
+  return heartbeat < front.sent_at + board_->deadline() + slowest ? std::optional(heartbeat) : std::nullopt;
+}
+
+// --- status ---
+
+bool Publisher::idle() const {
+  const bool writes = task_.has_value() && task_->share != nullptr;
+  if (!entries_.empty() || writes || !dropped_.empty()) return false;
+  return board_ != nullptr ? board_->idle() : committer_->idle();
+}
+
+PublisherStatus Publisher::status() const {
+  PublisherStatus status;
+  if (newest_.has_value()) status.committed = newest_->record.version;
+  status.versions_waiting = entries_.size();
+  status.bytes_waiting = entry_bytes_;
+  status.stopped = stopped_;
+  status.warnings = warnings_;
+  status.last_error = last_error_.has_value() ? last_error_ : disconnected();
+  if (!entries_.empty() && entries_.front().draft.whole && !entries_.front().sent) {
+    status.anchor_in_work = next_version();
+  }
+  if (!committer_.has_value()) return status;
+  if (!status.last_error.has_value()) status.last_error = committer_->last_error();
+  if (committer_->anchor_in_work().has_value()) status.anchor_in_work = committer_->anchor_in_work()->name.version;
+  if (committer_->newest_anchor().has_value()) status.newest_anchor = committer_->newest_anchor()->Ref();
+  status.anchor_error = committer_->anchor_error();
+  return status;
 }
 
 }  // namespace weightwire

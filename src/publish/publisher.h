@@ -1,134 +1,300 @@
 // A publisher: makes versions of a run from the states it is given, and brings them to the bucket in order.
 //
-// Publishing has two sides. The caller's thread compares the state with the base copy, encodes the difference, brings
-// the base up to date, and goes on with a ticket. Everything else (spool, upload, commit, anchors) is jobs, which
-// others execute. There is no thread, lock or wait in here: runner/publisher_runner.h runs one with threads, Publish
-// and Work run one with none.
+//   caller's thread                jobs, in the background                        rank 0, or the only process
+//   state ─▶ VersionMaker ─▶ Draft ─▶ parts, pieces sent ─▶ Contribution ─▶ link ─▶ Committer ─▶ record
+//                            (the caller continues here)                     link ◀─ Verdict ◀──────┘
 //
-// With a state directory a publisher that dies goes on where it was: what was spooled is published, and the base is the
-// one in its file if its digest, computed in full, is that of the last version. Otherwise the base is rebuilt from the
-// bucket. Where that is not possible either, the next version is a rebase.
+// A single process is a group of one rank: its link is a direct call, and its committer sends the part. With a state
+// directory it survives a crash: it publishes what was spooled, and adopts the base file (version_maker.h).
+//
+// With several ranks each publishes its own shards (publish/shards.h) and never sees the weights of another. Each rank
+// numbers its calls; call n of every rank forms one version, and no call waits for another rank. Rank 0's process also
+// has the committer. Its verdicts come in the order of the calls. When a call fails, every rank rolls its base copy
+// back and drops the later drafts built on it. After a failure calls run one at a time until one succeeds; otherwise
+// ranks that are one call apart could keep invalidating each other's drafts.
+//
+// What may happen on the caller's thread: Admit, Enqueue and Refuse have no effects. Make compares and encodes; if the
+// base is lost, it also downloads the newest version, up to the whole model (version_maker.h).
+//
+// The publisher has no thread, lock or wait. runner/publisher_runner.h runs it with threads; Publish and Work run it
+// with none: it offers jobs lane by lane, and the runner executes each without a lock and returns it with Finish. Lanes
+// do not wait for each other, so an anchor by policy never delays a delta.
 //
 // Thread safety: calls marked [guarded] exclude each other; Make is called by one thread; Execute by any.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
-#include <functional>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/failure_policy.h"
 #include "base/filesystem.h"
-#include "base/random.h"
 #include "base/result.h"
-#include "base/threads.h"
-#include "codec/kernels/kernels.h"
-#include "log/planted_bugs.h"
 #include "log/run.h"
-#include "publish/base_copy.h"
-#include "publish/jobs.h"
-#include "publish/pipeline.h"
+#include "publish/anchor_share.h"
+#include "publish/anchor_writer.h"
+#include "publish/board_host.h"
+#include "publish/board_link.h"
+#include "publish/committer.h"
+#include "publish/draft.h"
+#include "publish/link.h"
+#include "publish/piece_writer.h"
+#include "publish/publisher_tools.h"
 #include "publish/spool.h"
 #include "publish/state_bits.h"
+#include "publish/ticket.h"
+#include "publish/version_maker.h"
 
 namespace weightwire {
 
+using Ticket = std::shared_ptr<TicketStatus>;  // [guarded]
+
+// Of a publisher that is one of several ranks.
+struct GroupOptions {
+  std::uint64_t rank = 0;
+  std::uint64_t ranks = 1;
+  // A rank that sends no heartbeat for this long is declared dead, and the call fails.
+  MonotonicTime deadline = std::chrono::minutes(10);
+  // A stalled upload looks like a slow one. It is called slow for `deadline` plus part size / this rate, and hung after
+  // that.
+  std::uint64_t slowest_bytes_per_second = std::uint64_t{256} << 10;
+};
+
 struct PublisherOptions {
-  PipelineOptions pipeline;
-  // When the spool is full, publish says so at once instead of waiting, and the next version covers both steps.
+  // The publisher is full when this many versions, or bytes of parts, are in flight.
+  std::uint64_t max_versions = 16;
+  std::uint64_t max_bytes = std::uint64_t{4} << 30;
+  // When it is full, publish returns at once instead of waiting, and the next version covers both steps. For one
+  // process.
   bool skip_when_full = false;
+  // An anchor is due this many versions after the last one, or when the deltas since add up to this share of the model.
+  // 0: never by this rule.
+  std::uint64_t anchor_every = 100;
+  std::uint64_t anchor_percent = 100;
+  // An anchor that takes longer is started again under a new id, because gc deletes old objects without an anchor.json.
+  MonotonicTime anchor_age = std::chrono::hours(12);
+  // Configuration and tokenizer files for anchors are taken from here, by the process of rank 0.
+  std::optional<FileSystem::Path> carried_directory;
+  bool carry_code = false;  // files there that could run as code too
+  CheckpointOptions anchor_files;
+  // A base that is lost is rebuilt from the bucket. Otherwise the next version is a rebase. The same for all ranks.
+  bool rebuild = true;
+  BackoffPolicy retry;
+  std::optional<GroupOptions> group;  // this process is one of several ranks
+
+  // --- one process only ---
   // Holds the spool, and the base if `base_in_file`; locked. Without it both are in memory, and end with the process.
   std::optional<FileSystem::Path> state_directory;
   bool base_in_file = false;
   // Versions in the spool whose place another writer has taken are dropped, instead of refusing to start.
   bool drop_lost_versions = false;
-  // Configuration and tokenizer files for anchors are taken from here.
-  std::optional<FileSystem::Path> carried_directory;
-  bool carry_code = false;  // files there that could run as code too
-  CheckpointOptions anchor_files;
-  // A base that is lost is rebuilt from the bucket. Otherwise the next version is a rebase.
-  bool rebuild = true;
-  PlantedBugs bugs;
-};
-
-// What a publisher runs on; all must outlive it. `files` is needed only for directories, `exclusion` only with threads.
-struct PublisherTools {
-  const Clock* clock = nullptr;
-  Random* random = nullptr;
-  FileSystem* files = nullptr;
-  const Kernels* kernels = nullptr;
-  ThreadPool* pool = nullptr;
-  Exclusion exclusion = OneThreadOnly();
-  // For what is rebuilt from the bucket: as FollowerOptions has it.
-  std::size_t fetch_threads = 1;
 };
 
 struct PublisherStatus {
-  PipelineStatus pipeline;
+  std::optional<Version> committed;
+  std::uint64_t versions_waiting = 0;
+  std::uint64_t bytes_waiting = 0;
+  std::optional<Error> last_error;  // of what is tried again
+  std::optional<Error> stopped;
+  std::optional<Version> anchor_in_work;
+  std::optional<AnchorRef> newest_anchor;
+  std::optional<Error> anchor_error;  // of the last anchor: it was abandoned, or is tried again
   std::vector<std::string> warnings;  // one sentence each
 };
 
+// Puts a rank's part.
+struct PartJob {
+  std::uint64_t call = 0;
+  std::shared_ptr<const DeltaBytes> part;
+  Version version = 0;
+  bool again = false;
+  // Outcome:
+  std::optional<PartRef> put;
+  std::optional<Error> error;
+};
+
+// One step of what this process writes of an anchor.
+struct ShareJob {
+  std::optional<std::uint64_t> call;  // of a version without a delta; none: an anchor by policy
+  std::shared_ptr<AnchorShare> share;
+  bool discard = false;  // instead: give up what was sent so far, which is an effect too
+  // Outcome:
+  bool complete = false;
+  std::optional<Error> error;
+};
+
+using Job = std::variant<DecideJob, PartJob, ShareJob, CommitJob, AssembleJob>;
+enum class Lane : std::uint8_t { kDecide, kUpload, kCommit, kAnchor };
+inline constexpr std::array kAllLanes = {Lane::kDecide, Lane::kUpload, Lane::kCommit, Lane::kAnchor};
+
 class Publisher {
  public:
-  // Looks for the newest version and takes up what an earlier process has left. kMismatch if another writer has
-  // published in its place; kUnavailable if another process holds the state directory.
-  static Result<std::unique_ptr<Publisher>> Open(Run run, PublisherOptions options, const PublisherTools& tools);
+  // Finds the newest version and takes up what an earlier process has left. Rank 0 passes its start() to the others,
+  // which open with it. kMismatch if another writer has taken the place of spooled versions, or if ranks see different
+  // runs; kUnavailable if another process holds the state directory.
+  static Result<std::unique_ptr<Publisher>> Open(Run run, PublisherOptions options, const PublisherTools& tools,
+                                                 std::string_view start = {});
+  Publisher(const Publisher&) = delete;
+  Publisher& operator=(const Publisher&) = delete;
+
+  // Of rank 0, for the others.
+  [[nodiscard]] std::string start() const { return ToJson(host_->Start()); }
+  // The writer in this process's records. REQUIRES: one process, or rank 0.
+  [[nodiscard]] const Id& writer() const { return committer_->writer(); }
 
   // --- the caller's side, in this order ---
+  [[nodiscard]] Admission Admit() const;  // [guarded]
+  // As VersionMaker::Make. With ranks every call must end in Enqueue or Refuse, or the ranks lose count.
+  Result<std::optional<Draft>> Make(const StateBits& bits, std::uint64_t step, const Admission& admission) {
+    return maker_->Make(bits, step, admission);
+  }
+  Ticket Enqueue(Draft draft);                          // [guarded]
+  Ticket Refuse(std::uint64_t step, const Error& why);  // [guarded] the call made nothing, and fails on all ranks
+  // [guarded] The publisher was full.
+  [[nodiscard]] Ticket Skip(std::uint64_t step) const;
 
-  // [guarded] What stands in the way. If it is stopped or full, the caller goes no further.
-  [[nodiscard]] Admission Admit();
-  // Makes the next version from the state; nothing if it is the newest version already, with the same step. After an
-  // error nothing was made.
-  Result<std::optional<Draft>> Make(const StateBits& bits, std::uint64_t step, const Admission& admission);
-  // [guarded]
-  Ticket Enqueue(Draft draft);
-  // A ticket of a call that made no version.
-  [[nodiscard]] Ticket TicketWithoutVersion(TicketStage stage, std::uint64_t step) const;
+  // --- the board of several ranks, all [guarded] ---
+  [[nodiscard]] std::vector<std::string> Wanted() const { return board_->Wanted(); }
+  void Deliver(const std::string& key, const std::string& text);
+  [[nodiscard]] std::vector<BoardMessage> TakeOutgoing() { return board_->TakeOutgoing(); }
+  [[nodiscard]] std::vector<std::string> TakeUnneeded() { return board_->TakeUnneeded(); }
+  // The board cannot be reached; and it can again.
+  void SetDisconnected(const Error& why);
+  void SetConnected();
+  [[nodiscard]] std::optional<Error> disconnected() const;  // why, if so
 
-  // --- the other side ---
-
+  // --- the work ---
+  // Whether this process ever has jobs in the lane.
+  [[nodiscard]] bool Uses(Lane lane) const;
   [[nodiscard]] std::optional<Job> Next(Lane lane);  // [guarded]
-  void Execute(Job& job) const { weightwire::Execute(job, job_tools_); }
-  void Finish(Job job);                                             // [guarded]
-  [[nodiscard]] std::optional<MonotonicTime> Due(Lane lane) const;  // [guarded]
-  [[nodiscard]] bool idle() const { return pipeline_->idle(); }     // [guarded]
-  [[nodiscard]] PublisherStatus status() const;                     // [guarded]
+  void Execute(Job& job) const;
+  void Finish(Job job);  // [guarded]
+  // [guarded] Looks at the time, and returns true if that changed anything. To be called before Next.
+  bool Tick();
+  // [guarded] When the lane has something to do, if nothing else happens before.
+  [[nodiscard]] std::optional<MonotonicTime> Due(Lane lane) const;
+  [[nodiscard]] bool idle() const;               // [guarded] nothing is in flight, anchors included
+  [[nodiscard]] PublisherStatus status() const;  // [guarded]
   [[nodiscard]] bool skips_when_full() const { return options_.skip_when_full; }
+  [[nodiscard]] bool has_spool() const { return spool_ != nullptr; }
 
-  // --- both, for one thread ---
-
-  // Nothing if the spool is full and one would have to wait.
+  // --- both sides, with one thread and one process ---
+  // Returns nullopt if the publisher is full and the caller must wait.
   Result<std::optional<Ticket>> Publish(const StateBits& bits, std::uint64_t step);
-  // Does one job that is due; false if none is.
+  // Does one job that is due; returns false if none is.
   bool Work();
 
  private:
+  // A call without a verdict.
+  struct Entry {
+    Entry(std::uint64_t of_call, const BackoffPolicy& retry) : call(of_call), backoff(retry) {}
+
+    std::uint64_t call = 0;
+    Draft draft;
+    Ticket ticket;
+    std::uint64_t part_bytes = 0;
+    bool in_base = false;  // the base has moved on by it, or what was made after it has been made from it
+    bool decided = false;  // of one process: its record is decided, and spooled if there is a spool
+    bool sent = false;     // its contribution
+    bool busy = false;     // its part or share is being sent
+    std::optional<PartRef> put;
+    std::shared_ptr<AnchorShare> share;  // of a version without a delta
+    bool share_complete = false;
+    MonotonicTime share_begun{0};
+    Backoff backoff;
+    std::optional<MonotonicTime> due;
+    std::optional<MonotonicTime> begun;  // when it came to the front, or the last progress since
+    MonotonicTime sent_at{0};            // when the upload of its part began
+  };
+  // What this process writes of an anchor by policy.
+  struct AnchorTask {
+    AnchorTask(const AnchorSubject& of, const BackoffPolicy& retry) : subject(of), backoff(retry) {}
+
+    AnchorSubject subject;
+    std::shared_ptr<const Shards> shards;
+    std::shared_ptr<const BasePin> pin;
+    std::shared_ptr<AnchorShare> share;  // none: reported to rank 0
+    Backoff backoff;
+    std::optional<MonotonicTime> due;
+    MonotonicTime begun{0};     // of the share
+    MonotonicTime progress{0};  // the last one
+    bool busy = false;
+  };
+
   Publisher(Run run, PublisherOptions options, PublisherTools tools);
 
-  Status Start();
+  Status Start(std::string_view start);
+  Status StartCommitter();
+  Status StartAsRank(std::string_view start);
   Status LockStateDirectory();
-  // What the spool holds and the bucket does not, in order.
-  Result<std::vector<SpoolEntry>> RecoverSpool(const std::optional<KnownRecord>& newest);
-  Status RecoverBase(const std::optional<KnownRecord>& newest, const std::vector<SpoolEntry>& waiting);
-  // The bits of `version` into the base, from the bucket; false if that is not possible. An error if it may be later.
-  Result<bool> Rebuild(const KnownRecord& version);
-  Result<std::optional<Draft>> MakeWhole(const StateBits& bits, std::uint64_t step, const Admission& admission);
-  void Describe(Draft& draft, std::uint64_t step);
+  void Resume(const SpoolEntry& entry);
 
+  // Sends what is ready to the committer, and takes its verdicts. Returns true if anything happened.
+  bool Exchange();
+  bool SendReady();
+  [[nodiscard]] bool IsReady(const Entry& entry) const;
+  void Send(Entry& entry);
+  void TakeVerdict(const Verdict& verdict);
+  void TakeCommitted(Entry entry, const Verdict& verdict);
+  // The entries from there on were made from a version that has failed.
+  void FailFrom(std::size_t index, const Error& why);
+  // All tickets: the publisher has stopped, or cannot hear of its verdicts.
+  void FailTickets(const Error& why);
+  [[nodiscard]] Entry* Find(std::uint64_t call);
+
+  [[nodiscard]] std::optional<Job> NextUpload();
+  [[nodiscard]] std::optional<Job> NextAnchor();
+  void FinishPart(PartJob job);
+  void FinishShare(const ShareJob& job);
+  void FinishTask(const ShareJob& job);
+  void FinishDecide(DecideJob job);
+  void FinishCommit(CommitJob job);
+  void FailedUpload(Entry& entry, const Error& error);
+  [[nodiscard]] std::shared_ptr<AnchorShare> MakeShare(const AnchorSubject& subject,
+                                                       const std::shared_ptr<const Shards>& shards,
+                                                       const std::shared_ptr<const BasePin>& pin) const;
+  void StartTask(const Entry& entry, const Record& record, const Id& anchor);
+  void DropTask();
+  [[nodiscard]] std::optional<MonotonicTime> HeartbeatDue() const;
+  [[nodiscard]] Version next_version() const { return newest_.has_value() ? newest_->record.version + 1 : 0; }
+  [[nodiscard]] std::vector<const Entry*> Live() const;
+  [[nodiscard]] MonotonicTime Now() const { return tools_.clock->Monotonic(); }
+
+  const Run run_;
   const PublisherOptions options_;
   const PublisherTools tools_;
-  JobTools job_tools_;
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<Spool> spool_;
-  std::unique_ptr<BaseMaker> base_maker_;
-  std::unique_ptr<BaseCopy> base_;
-  std::vector<CarriedFile> carried_;
+  std::unique_ptr<VersionMaker> maker_;
+  AnchorOptions anchors_;
+  std::optional<Committer> committer_;  // of one process, and of rank 0
+  std::optional<BoardHost> host_;       // of rank 0
+  std::unique_ptr<CommitterLink> link_;
+  BoardLink* board_ = nullptr;  // the link of a rank
+
+  // [guarded]
+  std::uint64_t next_call_ = 0;
+  std::deque<Entry> entries_;  // in order
+  std::uint64_t entry_bytes_ = 0;
+  std::optional<KnownRecord> newest_;     // committed
+  std::optional<Version> newest_serial_;  // the base copy's number of it
+  Id next_anchor_;
+  bool whole_next_ = false;
+  std::uint64_t epoch_ = 0;
+  bool recovering_ = false;  // of ranks: the last call failed
+  std::optional<Error> stopped_;
+  std::optional<Error> last_error_;
+  std::optional<AnchorTask> task_;
+  std::vector<std::shared_ptr<AnchorShare>> dropped_;  // to be discarded by a job
   std::vector<std::string> warnings_;
-  std::string note_;  // for the next draft
-  std::unique_ptr<Pipeline> pipeline_;
 };
 
 }  // namespace weightwire

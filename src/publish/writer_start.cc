@@ -5,23 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/failure_policy.h"
 #include "store/probe.h"
 
 namespace weightwire {
 
-bool MayMend(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::kUnavailable:
-    case ErrorCode::kRefused:
-    case ErrorCode::kIo:
-    case ErrorCode::kUnknownOutcome:
-      return true;
-    default:
-      return false;
-  }
-}
-
-Status CheckOneWins(const Run& run, Random& random) {
+Status CheckPutIfAbsent(const Run& run, Random& random) {
   if (run.manifest().single_writer) return Ok();
   Store& store = run.store();
   WW_TRY(const bool honours, HonoursPutIfAbsent(store, random));
@@ -41,7 +30,7 @@ Result<std::optional<KnownAnchor>> FindNewestAnchor(const Run& run, const Record
   for (int i = 0; i < kAnchorsLookedAt && !names.empty(); ++i, names.pop_back()) {
     auto anchor = run.ReadAnchor(names.back());
     if (!anchor.ok()) {
-      if (MayMend(anchor.error())) return anchor.error();
+      if (IsRetryable(anchor.error())) return anchor.error();
       continue;  // gone or damaged
     }
     WW_TRY(const auto record, run.ReadRecord(names.back().version));

@@ -1,4 +1,4 @@
-// What every writer of a run finds out when it starts.
+// What every writer of a run checks when it starts.
 #pragma once
 
 #include <optional>
@@ -9,11 +9,8 @@
 
 namespace weightwire {
 
-// What trying again may mend: no reason to give a version up.
-[[nodiscard]] bool MayMend(const Error& error);
-
-// Whether the store lets one of two writers win: kUnsupported if not, unless the run has a single writer.
-Status CheckOneWins(const Run& run, Random& random);
+// Checks that put-if-absent lets only one of two writers win: kUnsupported if not, unless the run has a single writer.
+Status CheckPutIfAbsent(const Run& run, Random& random);
 
 // The newest complete anchor of the chain that is of its version's state; none if there is none.
 Result<std::optional<KnownAnchor>> FindNewestAnchor(const Run& run, const Record& newest);

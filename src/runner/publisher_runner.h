@@ -1,10 +1,13 @@
 // Runs a publisher with threads: one for each lane, so that spooling, uploading and anchors do not wait for each other,
 // nor the caller for any of them.
 //
-// Two locks, neither held across an effect: one for the pipeline's state, one that keeps the caller's encoding and an
-// anchor's reading of the base copy apart.
+// Two locks, neither held across an effect on a store or a disk: one for the publisher's state, one that keeps the
+// caller's encoding and an anchor's reading of the base copy apart.
 //
-// Thread safety: Publish is called by one thread at a time; everything else by any.
+// With several ranks the board (publish/board_messages.h) belongs to the caller, who moves messages in both directions
+// by the functions below, from a thread of its own.
+//
+// Thread safety: Publish and Refuse are called by one thread at a time; everything else by any.
 #pragma once
 
 #include <chrono>
@@ -12,6 +15,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "log/run.h"
@@ -22,37 +28,56 @@ namespace weightwire {
 
 class PublisherRunner {
  public:
-  // As Publisher::Open; the tools' exclusion is the runner's own. What the tools point to must outlive it.
-  static Result<std::unique_ptr<PublisherRunner>> Open(Run run, PublisherOptions options, PublisherTools tools);
+  // As Publisher::Open; the tools' RunLocked is the runner's own. What the tools point to must outlive it.
+  static Result<std::unique_ptr<PublisherRunner>> Open(Run run, PublisherOptions options, PublisherTools tools,
+                                                       std::string_view start = {});
 
   PublisherRunner(const PublisherRunner&) = delete;
   PublisherRunner& operator=(const PublisherRunner&) = delete;
 
-  // Returns as soon as the state is compared and encoded; it may then be changed. Waits only for room in the spool,
-  // unless the publisher skips then. kMismatch once another writer has won.
+  // Returns as soon as the state (of a rank, its shards) is compared and encoded; it may then be changed. Waits only
+  // for room, unless the publisher skips then. If the base is lost, it also waits until nothing is in flight, and
+  // downloads the newest version (publish/version_maker.h). kMismatch once another writer has won. With ranks an error
+  // means that the call has failed on all of them.
   Result<Ticket> Publish(const StateBits& bits, std::uint64_t step);
-
-  // Until Publish would not wait: true; at once if it never does. Or until the time is over: false.
+  // Waits until Publish would not wait for room. Returns false on timeout.
   bool WaitForRoom(std::chrono::nanoseconds at_most) const;
 
+  // A copy of the ticket. With `at_most` waits until its stage is final, the runner is stopped, or the time is over.
   [[nodiscard]] TicketStatus Look(const Ticket& ticket) const;
-  // Until the ticket's stage is a final one, the runner is stopped, or the time is over.
   TicketStatus Wait(const Ticket& ticket, std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;
-
-  // Until nothing is on its way, anchors included: true. Or until the time is over or the runner is stopped: false.
+  // Waits until all versions and anchors are uploaded. Returns false on timeout, after Stop(), or while disconnected.
   bool Drain(std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;
 
-  // Threads end after what they are at. With a state directory all that was published is on the disk then, for the next
-  // start; otherwise what was not sent is lost. Whoever waits is told.
+  // Ends the threads after their current jobs, and wakes all waiting callers. With a state directory every published
+  // version is then durable, for the next start; otherwise what was not sent is lost.
   void Stop();
-
   [[nodiscard]] PublisherStatus status() const;
+
+  // --- several ranks ---
+  [[nodiscard]] std::string start() const { return publisher_->start(); }
+  // The caller could not even ask: the call fails on all ranks.
+  Ticket Refuse(std::uint64_t step, const Error& why);
+  struct BoardWork {
+    std::vector<BoardMessage> outgoing;  // to be put
+    std::vector<std::string> wanted;     // to be delivered once they are there
+    std::vector<std::string> unneeded;   // to be removed
+  };
+  // What is to be done with the board; waits up to `at_most` for something to put. What is to be put and removed is
+  // returned again until BoardDone: a connection may break in between, and doing it twice is harmless.
+  BoardWork NextBoardWork(std::chrono::nanoseconds at_most);
+  void BoardDone();
+  void Deliver(const std::string& key, const std::string& text);
+  void SetDisconnected(const Error& why);
+  void SetConnected();
+  [[nodiscard]] std::optional<Error> disconnected() const;  // why, if so
 
  private:
   explicit PublisherRunner(const Clock& clock) : threads_(clock) {}
 
   std::mutex base_mutex_;
   std::unique_ptr<Publisher> publisher_;  // its guarded calls: with the lock of threads_
+  BoardWork given_;                       // the same; not yet done, and without `wanted`
   LaneThreads threads_;                   // ends before what it works on
 };
 

@@ -39,5 +39,21 @@ TEST(AnchorPolicy, HugeNumbersMeanNever) {
   EXPECT_FALSE(IsAnchorDue({kMost, 0}, last, 1000, kMost, 1000));
 }
 
+TEST(AnchorBackoff, PausesDoubleAndEndAtTheLast) {
+  AnchorBackoff backoff;
+  EXPECT_TRUE(backoff.Allows(0));
+  Version newest = 5;
+  for (const Version pause : {16, 32, 64, 128, 256, 512, 1024, 2048, 2048, 2048}) {
+    backoff.Abandoned(newest);
+    EXPECT_FALSE(backoff.Allows(newest + pause - 1));
+    EXPECT_TRUE(backoff.Allows(newest + pause)) << "and never not at all";
+    newest += pause;
+  }
+  backoff.Completed();
+  EXPECT_TRUE(backoff.Allows(0));
+  backoff.Abandoned(newest);
+  EXPECT_TRUE(backoff.Allows(newest + 16));
+}
+
 }  // namespace
 }  // namespace weightwire

@@ -17,7 +17,7 @@ class BaseCopyTest : public ::testing::TestWithParam<bool> {
     } else {
       maker_ = std::make_unique<MemoryBaseMaker>();
     }
-    base_ = std::make_unique<BaseCopy>(*maker_, BestKernels(), OneThread(), OneThreadOnly());
+    base_ = std::make_unique<BaseCopy>(*maker_, BestKernels(), OneThread(), RunUnlocked());
   }
 
   [[nodiscard]] Model Held() const {
@@ -111,12 +111,12 @@ TEST_P(BaseCopyTest, StepsBackAreKeptAsLongAsSomebodyNeedsThem) {
   auto pin = base_->Pin(false);
   ASSERT_TRUE(base_->Advance(BitsOf(models[2]), false).ok());
   ASSERT_TRUE(base_->Advance(BitsOf(models[3]), false).ok());
-  base_->Forget(3, 0);
+  base_->DiscardUndo(3, 0);
   EXPECT_EQ(Read(*pin, 100).value(), models[1]);
   const std::uint64_t kept = base_->step_bytes();
   EXPECT_GT(kept, 0u);
   pin.reset();
-  base_->Forget(2, 0);
+  base_->DiscardUndo(2, 0);
   EXPECT_LT(base_->step_bytes(), kept);
   ASSERT_TRUE(base_->RollBack(2).ok());
   EXPECT_EQ(Held(), models[2]);
@@ -134,13 +134,13 @@ TEST_P(BaseCopyTest, PinsAreRevokedOldestFirstWhenStepsTakeTooMuch) {
     ASSERT_TRUE(base_->Advance(BitsOf(models[i]), false).ok());
     pins.push_back(base_->Pin(i != 2));
   }
-  base_->Forget(3, base_->step_bytes());
+  base_->DiscardUndo(3, base_->step_bytes());
   EXPECT_EQ(Read(*pins[0], 100).value(), models[0]);
-  base_->Forget(3, base_->step_bytes() - 1);
+  base_->DiscardUndo(3, base_->step_bytes() - 1);
   EXPECT_EQ(Read(*pins[0], 100).error().code(), ErrorCode::kMismatch);
   EXPECT_EQ(Read(*pins[1], 100).value(), models[1]);
   // One that is not revocable keeps its steps, whatever they take.
-  base_->Forget(3, 0);
+  base_->DiscardUndo(3, 0);
   EXPECT_FALSE(Read(*pins[1], 100).ok());
   EXPECT_EQ(Read(*pins[2], 100).value(), models[2]);
   EXPECT_GT(base_->step_bytes(), 0u);
@@ -185,7 +185,7 @@ TEST(BaseCopy, AFileIsAdoptedByItsFullDigestOnly) {
   ASSERT_TRUE(files.MakeDirectory("/state").ok());
   FileBaseMaker maker(files, "/state");
   const Model model = SmallModel(3);
-  const auto open = [&] { return std::make_unique<BaseCopy>(maker, BestKernels(), OneThread(), OneThreadOnly()); };
+  const auto open = [&] { return std::make_unique<BaseCopy>(maker, BestKernels(), OneThread(), RunUnlocked()); };
   const std::vector<BaseCopy::Candidate> candidates = {
       {7, StateDigest(*SmallModel(4).layout, DigestsOf(SmallModel(4))), SmallModel(4).layout},
       {8, StateDigest(*model.layout, DigestsOf(model)), model.layout}};
@@ -225,7 +225,7 @@ TEST(BaseCopy, ADiskThatRefusesLeavesTheBaseExactOrLost) {
     });
     ASSERT_TRUE(files.MakeDirectory("/state").ok());
     FileBaseMaker maker(files, "/state");
-    BaseCopy base(maker, BestKernels(), OneThread(), OneThreadOnly());
+    BaseCopy base(maker, BestKernels(), OneThread(), RunUnlocked());
     ASSERT_TRUE(base.Replace(BitsOf(models[0]), 0).ok());
     armed = true;
     for (const std::size_t next : {1, 4, 3}) {

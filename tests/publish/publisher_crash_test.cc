@@ -21,7 +21,7 @@ class CrashTest : public ::testing::TestWithParam<Case> {
   [[nodiscard]] static PublisherOptions Options() {
     PublisherOptions options;
     if (GetParam().state_directory) options = WithStateDirectory(GetParam().base_in_file);
-    options.pipeline.anchor_every = 2;
+    options.anchor_every = 2;
     return options;
   }
 };

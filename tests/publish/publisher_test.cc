@@ -132,7 +132,7 @@ TEST_P(PublisherTest, ARestartGoesOnWithTheChain) {
 TEST_P(PublisherTest, ACommittedVersionCostsTwoRequestsAndLittleMoreThanItsDelta) {
   World world;
   PublisherOptions options = Options();
-  options.pipeline.anchor_percent = 0;
+  options.anchor_percent = 0;
   Process process(world, options);
   ASSERT_TRUE(process.Open().ok());
   Model model = SmallModel(1);
@@ -157,7 +157,7 @@ TEST_P(PublisherTest, AFullSpoolSkipsOrWaits) {
   for (const bool skip : {false, true}) {
     World world;
     PublisherOptions options = Options();
-    options.pipeline.max_versions = 2;
+    options.max_versions = 2;
     options.skip_when_full = skip;
     if (GetParam()) options.state_directory = skip ? "/one" : "/two";
     Process process(world, options);
@@ -187,7 +187,7 @@ TEST_P(PublisherTest, AFullSpoolSkipsOrWaits) {
 TEST_P(PublisherTest, TheSpoolIsFullByBytesToo) {
   World world;
   PublisherOptions options = Options();
-  options.pipeline.max_bytes = 1;
+  options.max_bytes = 1;
   Process process(world, options);
   ASSERT_TRUE(process.Open().ok());
   process.MustPublish(SmallModel(1), 0);
@@ -200,7 +200,7 @@ TEST_P(PublisherTest, TheSpoolIsFullByBytesToo) {
 TEST_P(PublisherTest, AnchorsComeByPolicyWithoutDelayingDeltas) {
   World world;
   PublisherOptions options = Options();
-  options.pipeline.anchor_every = 3;
+  options.anchor_every = 3;
   options.anchor_files.max_shard_bytes = 300;
   Process process(world, options);
   ASSERT_TRUE(process.Open().ok());
@@ -214,8 +214,8 @@ TEST_P(PublisherTest, AnchorsComeByPolicyWithoutDelayingDeltas) {
     models.push_back(std::move(next));
     process.MustPublish(models.back(), i);
     // The deltas go up at once; of an anchor only one step is done between two versions.
-    process.WorkIn(Lane::kSpool);
-    process.WorkIn(Lane::kUpload);
+    process.WorkIn(Lane::kDecide);
+    process.WorkIn(Lane::kCommit);
     if (auto job = process->Next(Lane::kAnchor); job.has_value()) {
       process->Execute(*job);
       process->Finish(std::move(*job));
@@ -261,8 +261,8 @@ TEST_P(PublisherTest, AnAnchorThatIsNotWhatItsRecordsSayIsNotNamedAgain) {
 TEST_P(PublisherTest, AnAnchorIsDueWhenTheDeltasAddUp) {
   World world;
   PublisherOptions options = Options();
-  options.pipeline.anchor_every = 0;
-  options.pipeline.anchor_percent = 100;
+  options.anchor_every = 0;
+  options.anchor_percent = 100;
   Process process(world, options);
   ASSERT_TRUE(process.Open().ok());
   Model model = SmallModel(1);
@@ -302,8 +302,8 @@ TEST_P(PublisherTest, ANetworkThatIsGoneLosesNothing) {
   }
   EXPECT_EQ(tickets[0]->stage, TicketStage::kUploading);
   ASSERT_TRUE(tickets[0]->error.has_value());
-  EXPECT_EQ(process->status().pipeline.versions_waiting, 5u);
-  EXPECT_TRUE(process->status().pipeline.last_error.has_value());
+  EXPECT_EQ(process->status().versions_waiting, 5u);
+  EXPECT_TRUE(process->status().last_error.has_value());
   gone = false;
   process.WorkUntilIdle();
   const auto versions = ReadWholeRun(world.bucket);
@@ -332,7 +332,7 @@ TEST_P(PublisherTest, PausesGrowAndEndAtTheLast) {
   EXPECT_EQ(attempts, 1u);
   std::uint64_t seen = 1;
   for (const int pause : {1, 2, 4, 8, 16, 32, 60, 60, 60}) {
-    EXPECT_EQ(process->Due(Lane::kUpload), world.clock.Monotonic() + std::chrono::seconds(pause));
+    EXPECT_EQ(process->Due(Lane::kCommit), world.clock.Monotonic() + std::chrono::seconds(pause));
     world.clock.Advance(std::chrono::seconds(pause) - std::chrono::nanoseconds(1));
     EXPECT_FALSE(process->Work());
     world.clock.Advance(std::chrono::nanoseconds(1));
@@ -347,7 +347,7 @@ void FailEveryRequestInEveryWay(bool single_writer, const PublisherOptions& all_
     for (std::uint64_t failing = 0;; ++failing) {
       World world(single_writer);
       PublisherOptions options = all_options;
-      options.pipeline.anchor_every = 2;
+      options.anchor_every = 2;
       std::uint64_t requests = 0;
       bool armed = false;
       Process process(world, options, std::nullopt, [&](std::string_view, std::string_view) {
@@ -719,7 +719,7 @@ TEST(Publisher, AVersionMadeWhileItsParentFailsFailsToo) {
   const Model late = Trained(first, 2);
   auto draft = process->Make(BitsOf(late), 2, admission);
   ASSERT_TRUE(draft.ok());
-  process.WorkIn(Lane::kSpool);
+  process.WorkIn(Lane::kDecide);
   EXPECT_EQ(failed->stage, TicketStage::kFailed);
   const Ticket ticket = process->Enqueue(std::move(*draft.value()));
   EXPECT_EQ(ticket->stage, TicketStage::kFailed);
@@ -752,7 +752,7 @@ TEST(Publisher, ASpoolThatLostItsPlaceNeedsAPersonsWord) {
     process.WorkUntilIdle();
     process.MustPublish(Trained(first, 1), 1);
     process.MustPublish(Trained(first, 2), 2);
-    process.WorkIn(Lane::kSpool);
+    process.WorkIn(Lane::kDecide);
     process.files().Kill();
   }
   {
@@ -790,7 +790,7 @@ TEST(Publisher, AStateDirectoryOfAnotherRunIsRefused) {
     process.MustPublish(SmallModel(1), 0);
     process.WorkUntilIdle();
     process.MustPublish(SmallModel(2), 1);
-    process.WorkIn(Lane::kSpool);
+    process.WorkIn(Lane::kDecide);
     process.files().Kill();
   }
   MemoryStore another(&world.clock);
@@ -800,76 +800,6 @@ TEST(Publisher, AStateDirectoryOfAnotherRunIsRefused) {
                                          {&world.clock, &world.random, &files, &BestKernels(), &OneThread()});
   ASSERT_FALSE(publisher.ok());
   EXPECT_NE(publisher.error().message().find("another run"), std::string::npos);
-}
-
-// --- planted bugs change what they say ---
-
-TEST(PlantedBugs, RecordBeforePartsPutsTheRecordFirst) {
-  for (const bool planted : {false, true}) {
-    World world;
-    PublisherOptions options;
-    options.bugs.record_before_parts = planted;
-    std::optional<bool> part_was_there;
-    Process process(world, options, std::nullopt, [&](std::string_view request, std::string_view key) {
-      if (request == "put if absent" && key == RecordKey(1)) {
-        part_was_there = !world.bucket.List(DeltaFolder(0, 1), "", 1).value().empty();
-      }
-      return Fate::kGoOn;
-    });
-    ASSERT_TRUE(process.Open().ok());
-    process.MustPublish(SmallModel(1), 0);
-    process.MustPublish(SmallModel(2), 1);
-    process.WorkUntilIdle();
-    EXPECT_EQ(part_was_there, !planted);
-  }
-}
-
-TEST(PlantedBugs, ALostAnswerTakenForFailureUsesTheVersionAgain) {
-  for (const bool planted : {false, true}) {
-    World world;
-    PublisherOptions options;
-    options.bugs.lost_answer_is_failure = planted;
-    bool lose = true;
-    Process process(world, options, std::nullopt, [&](std::string_view request, std::string_view key) {
-      if (!lose || request != "put if absent" || key != RecordKey(1)) return Fate::kGoOn;
-      lose = false;
-      return Fate::kLostAfter;
-    });
-    ASSERT_TRUE(process.Open().ok());
-    process.MustPublish(SmallModel(1), 0);
-    process.WorkUntilIdle();
-    const Ticket lost = process.MustPublish(SmallModel(2), 1);
-    process.WorkUntilIdle();
-    const Ticket next = process.MustPublish(SmallModel(3), 2);
-    process.WorkUntilIdle();
-    EXPECT_EQ(lost->stage, planted ? TicketStage::kFailed : TicketStage::kCommitted);
-    EXPECT_EQ(next->version, planted ? 1u : 2u);
-    // It takes its own record for another's.
-    EXPECT_EQ(next->stage, planted ? TicketStage::kFailed : TicketStage::kCommitted);
-  }
-}
-
-TEST(PlantedBugs, PartsWithoutTheirHashInTheKeyShareOnePlace) {
-  for (const bool planted : {false, true}) {
-    World world;
-    {
-      Process first(world);
-      ASSERT_TRUE(first.Open().ok());
-      first.MustPublish(SmallModel(1), 0);
-      first.WorkUntilIdle();
-    }
-    PublisherOptions options;
-    options.bugs.part_key_without_hash = planted;
-    Process one(world, options);
-    Process two(world, options);
-    ASSERT_TRUE(one.Open().ok());
-    ASSERT_TRUE(two.Open().ok());
-    one.MustPublish(SmallModel(2), 1);
-    two.MustPublish(SmallModel(3), 1);
-    one.WorkUntilIdle();
-    two.WorkUntilIdle();
-    EXPECT_EQ(world.bucket.List(DeltaFolder(0, 1), "", 10).value().size(), planted ? 1u : 2u);
-  }
 }
 
 }  // namespace

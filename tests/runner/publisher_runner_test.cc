@@ -64,9 +64,7 @@ struct RealWorld {
     PublisherOptions options;
     options.state_directory = directory / "state";
     options.base_in_file = true;
-    options.pipeline.first_pause = std::chrono::milliseconds(1);
-    options.pipeline.last_pause = std::chrono::milliseconds(1);
-    options.pipeline.slow_pause = std::chrono::milliseconds(1);
+    options.retry = {std::chrono::milliseconds(1), std::chrono::milliseconds(1), std::chrono::milliseconds(1)};
     return options;
   }
 };
@@ -80,8 +78,8 @@ std::unique_ptr<PublisherRunner> MustOpen(RealWorld& world, Store& store, Publis
 TEST(PublisherRunner, PublishesInTheBackgroundWhileAnchorsGoAlong) {
   RealWorld world;
   PublisherOptions options = world.Options();
-  options.pipeline.anchor_every = 3;
-  options.pipeline.max_versions = 3;
+  options.anchor_every = 3;
+  options.max_versions = 3;
   options.anchor_files.max_shard_bytes = 300;
   std::vector<Model> models = {SmallModel(1)};
   for (std::uint64_t i = 1; i <= 40; ++i) models.push_back(Trained(models.back(), i));
@@ -99,7 +97,7 @@ TEST(PublisherRunner, PublishesInTheBackgroundWhileAnchorsGoAlong) {
     }
     for (const Ticket& ticket : tickets) EXPECT_EQ(runner->Wait(ticket).stage, TicketStage::kCommitted);
     EXPECT_TRUE(runner->Drain());
-    EXPECT_EQ(runner->status().pipeline.committed, models.size() - 1);
+    EXPECT_EQ(runner->status().committed, models.size() - 1);
   }
   const auto versions = ReadWholeRun(world.bucket);
   ASSERT_EQ(versions.size(), models.size());
@@ -120,13 +118,13 @@ TEST(PublisherRunner, TheCallerDoesNotWaitForTheNetworkUntilTheSpoolIsFull) {
     return SimStore::Fate::kGoOn;
   });
   PublisherOptions options = world.Options();
-  options.pipeline.max_versions = 3;
+  options.max_versions = 3;
   auto runner = MustOpen(world, slow, options);
   std::vector<Model> models = {SmallModel(1)};
   for (std::uint64_t i = 1; i < 4; ++i) models.push_back(Trained(models.back(), i));
   gate.Shut();
   for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(runner->Publish(BitsOf(models[i]), i).ok());
-  EXPECT_EQ(runner->status().pipeline.versions_waiting, 3u);
+  EXPECT_EQ(runner->status().versions_waiting, 3u);
   // The fourth waits for room, which comes when the gate is opened.
   std::atomic<bool> returned = false;
   std::thread caller([&] {
@@ -149,7 +147,7 @@ TEST(PublisherRunner, SkipsWhenToldTo) {
     return SimStore::Fate::kGoOn;
   });
   PublisherOptions options = world.Options();
-  options.pipeline.max_versions = 1;
+  options.max_versions = 1;
   options.skip_when_full = true;
   auto runner = MustOpen(world, slow, options);
   gate.Shut();

@@ -313,7 +313,7 @@ TEST(Soak, EverybodyEndsExactAndNothingGrows) {
   PublisherOptions options;
   options.state_directory = world.directory / "state";
   options.base_in_file = true;
-  options.pipeline.anchor_every = kRound;
+  options.anchor_every = kRound;
   auto publisher = PublisherRunner::Open(Run::Open(world.bucket).value(), options,
                                          {&clock, &random, &world.files, &BestKernels(), &pool, {}});
   ASSERT_TRUE(publisher.ok()) << publisher.error().message();
@@ -374,7 +374,7 @@ TEST(Soak, EverybodyEndsExactAndNothingGrows) {
     progress.Reach(Progress::kPublisher, version);
   }
   await_all(kLast);
-  EXPECT_EQ(publisher.value()->status().pipeline.committed, kLast);
+  EXPECT_EQ(publisher.value()->status().committed, kLast);
   const Footprint after = Look();
   const std::uint64_t removed = collector.Finish();
   steady_thread.reset();

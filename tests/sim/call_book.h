@@ -10,7 +10,7 @@
 #include <string>
 
 #include "log/id.h"
-#include "publish/rank_messages.h"
+#include "publish/board_messages.h"
 #include "publish/ticket.h"
 #include "sim/oracle.h"
 #include "sim/world.h"

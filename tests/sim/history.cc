@@ -36,7 +36,7 @@ HistoryOutcome RunHistory(const HistoryOptions& options) {
     trainer.base_in_file = plan.Below(2) == 0;
     trainer.skip_when_full = plan.Below(2) == 0;
     trainer.anchor_every = plan.Below(3) == 0 ? 0 : 2 + plan.Below(6);
-    trainer.bugs = options.bugs;
+    trainer.fault = options.planted.publisher;
     auto machine = std::make_unique<PublisherMachine>(world, bucket, oracle, fmt::format("publisher{}", i), trainer);
     publishers.push_back(machine.get());
     world.Add(std::move(machine));

@@ -6,16 +6,21 @@
 #include <optional>
 #include <string>
 
-#include "log/planted_bugs.h"
 #include "sim/planted.h"
 
 namespace weightwire::sim {
 
+// A rank whose process is killed before one of its effects, counted from 0.
+struct RankDeath {
+  std::uint64_t rank = 0;
+  std::uint64_t effect = 0;
+};
+
 struct HistoryOptions {
   std::uint64_t seed = 0;
-  PlantedBugs bugs = {};
   Planted planted = {};
-  bool show = false;  // every line as it happens
+  std::optional<RankDeath> death = {};  // of a rank of the first generation
+  bool show = false;                    // every line as it happens
 };
 
 struct HistoryOutcome {

@@ -9,6 +9,7 @@
 #include "sim/follower_machine.h"
 #include "sim/gc_machine.h"
 #include "sim/mirror_machine.h"
+#include "support/faulty_store.h"
 
 namespace weightwire::sim {
 
@@ -47,6 +48,21 @@ std::vector<HeldVersion> AddFollowers(World& world, Bucket& bucket, Oracle& orac
     }
   }
   return held;
+}
+
+std::unique_ptr<Store> WithFault(std::unique_ptr<Store> store, PublisherFault fault) {
+  using weightwire::testing::FaultyStore;
+  using weightwire::testing::StoreFault;
+  switch (fault) {
+    case PublisherFault::kRecordBeforeParts:
+      return std::make_unique<FaultyStore>(std::move(store), StoreFault::kRecordBeforeParts);
+    case PublisherFault::kPartKeyWithoutHash:
+      return std::make_unique<FaultyStore>(std::move(store), StoreFault::kPartKeyWithoutHash);
+    case PublisherFault::kLostAnswerIsSuccess:
+      return std::make_unique<FaultyStore>(std::move(store), StoreFault::kLostAnswerIsSuccess);
+    default:
+      return store;
+  }
 }
 
 void AddGc(World& world, Bucket& bucket, Random& plan, std::chrono::seconds grace, const Planted& planted) {

@@ -21,6 +21,9 @@ using HeldVersion = std::function<std::optional<Version>()>;
 std::vector<HeldVersion> AddFollowers(World& world, Bucket& bucket, Oracle& oracle, Random& plan,
                                       const Planted& planted);
 
+// The store that a publisher sees, if a bug is planted in it.
+std::unique_ptr<Store> WithFault(std::unique_ptr<Store> store, PublisherFault fault);
+
 // Gc, if the plan says so. When it waits for readers without a lease, then for this long.
 void AddGc(World& world, Bucket& bucket, Random& plan, std::chrono::seconds grace, const Planted& planted);
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "sim/history_parts.h"
+
 namespace weightwire::sim {
 
 using weightwire::testing::SimFileSystem;
@@ -45,7 +47,7 @@ std::vector<Process*> PublisherMachine::processes() {
 }
 
 void PublisherMachine::OnStart() {
-  store_ = std::make_unique<BucketClient>(bucket_, *this);
+  store_ = WithFault(std::make_unique<BucketClient>(bucket_, *this), options_.fault);
   files_ = std::make_unique<SimFileSystem>(disk_, [this](std::string_view effect, const FileSystem::Path& path) {
     if (!world().Effect(*this, effect, path.string())) return SimFileSystem::Fate::kDie;
     const bool refuse = world().Chance(world().rates().disk_refuses);
@@ -71,13 +73,12 @@ void PublisherMachine::Open() {
   auto run = Run::Create(*store_, false, random);
   if (!run.ok()) return;
   PublisherOptions options;
-  options.pipeline.anchor_every = options_.anchor_every;
-  options.pipeline.max_versions = 4;
+  options.anchor_every = options_.anchor_every;
+  options.max_versions = 4;
   options.skip_when_full = options_.skip_when_full;
   options.state_directory = "/state";
   options.base_in_file = options_.base_in_file;
   options.drop_lost_versions = drop_lost_;
-  options.bugs = options_.bugs;
   PublisherTools tools;
   tools.clock = &world().clock();
   tools.random = &random;
@@ -101,7 +102,7 @@ void PublisherMachine::Train() {
     if (!IsWorking()) Open();
     return;
   }
-  if (publisher_->status().pipeline.stopped.has_value()) {
+  if (publisher_->status().stopped.has_value()) {
     if (IsWorking()) return;
     world().Trace(name() + " has lost to another publisher");
     publisher_ = nullptr;

@@ -8,6 +8,7 @@
 
 #include "publish/publisher.h"
 #include "sim/oracle.h"
+#include "sim/planted.h"
 #include "sim/sim_bucket.h"
 #include "sim/world.h"
 #include "support/sim_file_system.h"
@@ -18,7 +19,7 @@ struct TrainerOptions {
   bool base_in_file = false;
   bool skip_when_full = false;
   std::uint64_t anchor_every = 5;
-  PlantedBugs bugs;
+  PublisherFault fault = PublisherFault::kNone;  // planted
 };
 
 class PublisherMachine final : public Machine {
@@ -51,7 +52,7 @@ class PublisherMachine final : public Machine {
   weightwire::testing::SimDisk disk_;
   SeededRandom random_;
   std::unique_ptr<weightwire::testing::SimFileSystem> files_;
-  std::unique_ptr<BucketClient> store_;
+  std::unique_ptr<Store> store_;
   std::unique_ptr<Publisher> publisher_;
   std::vector<Ticket> tickets_;
   std::unique_ptr<Process> trainer_;

@@ -28,15 +28,16 @@ constexpr int kIdleLooksPerLastDeadline = 5000;
 // Those of one rank that the others were told have failed, and one that nothing is wrong with; and some more.
 constexpr int kCallsUntilOneSucceeds = 5;
 
-RankJobOptions JobOf(Random& plan, const PlantedBugs& bugs) {
+RankJobOptions JobOf(Random& plan, const HistoryOptions& options) {
   RankJobOptions job;
-  job.ranks.deadline = std::chrono::seconds(20 * (1 + plan.Below(3)));
+  job.ranks.group.emplace().deadline = std::chrono::seconds(20 * (1 + plan.Below(3)));
   job.ranks.max_versions = 1 + plan.Below(4);
   if (plan.Below(4) == 0) job.ranks.max_bytes = 500;
   job.ranks.anchor_every = plan.Below(3) == 0 ? 0 : 2 + plan.Below(6);
   job.ranks.anchor_percent = 100 * plan.Below(2);
   job.ranks.rebuild = plan.Below(6) != 0;
-  job.ranks.bugs = bugs;
+  job.fault = options.planted.publisher;
+  job.death = options.death;
   job.retries_store = plan.Below(2) == 0;
   return job;
 }
@@ -86,8 +87,8 @@ HistoryOutcome RunRankHistory(const HistoryOptions& options) {
   world.Show(options.show);
   Bucket bucket(world);
   Oracle oracle(world, bucket);
-  const RankJobOptions job_options = JobOf(plan, options.bugs);
-  world.SetLongestWait(job_options.ranks.deadline / kIdleLooksPerDeadline);
+  const RankJobOptions job_options = JobOf(plan, options);
+  world.SetLongestWait(job_options.ranks.group->deadline / kIdleLooksPerDeadline);
   auto owned = std::make_unique<RankJob>(world, oracle, job_options);
   RankJob& job = *owned;
   world.Add(std::move(owned));

@@ -68,8 +68,10 @@ void RankJob::Start() {
   auto next = std::make_shared<Generation>();
   next->number = generations_.size();
   next->options = options_.ranks;
-  next->options.ranks = 1 + random_.Below(options_.most_ranks);
+  next->options.group->ranks = 1 + random_.Below(options_.most_ranks);
   next->retries_store = options_.retries_store;
+  next->fault = options_.fault;
+  if (generations_.empty()) next->death = options_.death;
   if (generations_.empty()) {
     next->book = std::make_shared<CallBook>(world(), oracle_, oracle_.FirstWeights(), 0);
   } else {
@@ -82,10 +84,10 @@ void RankJob::Start() {
   next->board->on_put = [book = next->book](const std::string& key, const std::string& text) {
     book->OnPut(key, text);
   };
-  world().Trace(fmt::format("generation {} of {} ranks", next->number, next->options.ranks));
+  world().Trace(fmt::format("generation {} of {} ranks", next->number, next->ranks()));
   generations_.push_back(next);
   current_ = next;
-  for (std::uint64_t rank = 0; rank < next->options.ranks; ++rank) machines[rank]->Begin(next, rank);
+  for (std::uint64_t rank = 0; rank < next->ranks(); ++rank) machines[rank]->Begin(next, rank);
 }
 
 void RankJob::End() {
@@ -102,7 +104,7 @@ void RankJob::End() {
 
 bool RankJob::IsOutOfOrder() const {
   const auto members = Members(*current_);
-  return current_->cannot_start || members.size() != current_->options.ranks ||
+  return current_->cannot_start || members.size() != current_->ranks() ||
          std::ranges::any_of(members, [](const RankMachine* machine) { return machine->IsOutOfOrder(); });
 }
 
@@ -111,7 +113,8 @@ void RankJob::Step() {
   if (!world().faults() && first_calm_ > generations_.size()) first_calm_ = generations_.size();
   if (world().faults() && random_.Below(kTimeJumps) == 0) {
     world().Trace("time passes");
-    world().clock().Advance(options_.ranks.deadline / 10 * static_cast<MonotonicTime::rep>(1 + random_.Below(15)));
+    world().clock().Advance(options_.ranks.group->deadline / 10 *
+                            static_cast<MonotonicTime::rep>(1 + random_.Below(15)));
   }
   if (lingering_ != nullptr && (!world().faults() || random_.Below(kStopsLingering) == 0)) {
     EndAll(*lingering_);
@@ -181,14 +184,14 @@ void RankJob::CallOnce() {
   ++current_->end_call;
   for (RankMachine* machine : Members(*current_)) {
     const auto tenths = static_cast<MonotonicTime::rep>(random_.Below(2) * random_.Below(kLatestCallTenths + 1));
-    machine->CallNotBefore(world().clock().Monotonic() + options_.ranks.deadline / 10 * tenths);
+    machine->CallNotBefore(world().clock().Monotonic() + options_.ranks.group->deadline / 10 * tenths);
   }
 }
 
 bool RankJob::CheckSurvivors() {
   bool all = true;
   for (RankMachine* machine : Members(*current_)) {
-    machine->CheckOutcomesWithin(2 * options_.ranks.deadline);
+    machine->CheckOutcomesWithin(2 * options_.ranks.group->deadline);
     if (stays_in_touch_ && machine->IsOutOfOrder()) {
       world().Violation(fmt::format("{} was told nothing, although rank 0 and the board are there", machine->name()));
     }

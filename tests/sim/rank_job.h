@@ -20,8 +20,10 @@ namespace weightwire::sim {
 
 struct RankJobOptions {
   std::uint64_t most_ranks = 5;
-  RankOptions ranks;  // of all ranks of all generations, but for their numbers
+  PublisherOptions ranks;  // of all ranks of all generations, but for their numbers
   bool retries_store = false;
+  PublisherFault fault = PublisherFault::kNone;  // planted
+  std::optional<RankDeath> death;                // in the first generation
 };
 
 // One process that cannot fail. The machines it uses belong to the world, too.
@@ -54,8 +56,8 @@ class RankJob final : public Machine, private Process {
   void CallOnce();
   // The rank that failed goes on. REQUIRES: not in one of the first two ways.
   void Recover(std::uint64_t rank) { sides_[side_][rank]->Recover(); }
-  [[nodiscard]] MonotonicTime deadline() const { return options_.ranks.deadline; }
-  [[nodiscard]] std::uint64_t ranks() const { return current_->options.ranks; }
+  [[nodiscard]] MonotonicTime deadline() const { return options_.ranks.group->deadline; }
+  [[nodiscard]] std::uint64_t ranks() const { return current_->ranks(); }
   // Every living rank has outcomes for what it has asked for; a violation if one waits longer than it may.
   [[nodiscard]] bool CheckSurvivors();
 

@@ -76,10 +76,10 @@ RankMachine::RankMachine(World& world, Bucket& bucket, Oracle& oracle, std::stri
   };
   add(everybodys_, "trainer", [this] { Train(); });
   add(everybodys_, "pump", [this] { Pump(); });
-  add(everybodys_, "upload", [this] { Work(RankLane::kUpload); });
-  add(everybodys_, "anchor", [this] { Work(RankLane::kAnchor); });
-  add(rank_0s_, "commit", [this] { Work(RankLane::kCommit); });
-  add(rank_0s_, "complete", [this] { Work(RankLane::kComplete); });
+  add(everybodys_, "upload", [this] { Work(Lane::kUpload); });
+  add(everybodys_, "anchor", [this] { Work(Lane::kAnchor); });
+  add(rank_0s_, "decide", [this] { Work(Lane::kDecide); });
+  add(rank_0s_, "commit", [this] { Work(Lane::kCommit); });
 }
 
 RankMachine::~RankMachine() = default;
@@ -103,6 +103,9 @@ void RankMachine::OnDeath(bool /*power_failed*/) {
   errands_.clear();
   asked_.clear();
   made_.clear();
+  made_serial_.reset();
+  effects_ = 0;
+  forger_.reset();
   intent_.reset();
   admission_.reset();
   draft_.reset();
@@ -120,7 +123,7 @@ void RankMachine::Begin(std::shared_ptr<Generation> generation, std::uint64_t ra
   WW_CHECK(IsFree());
   generation_ = std::move(generation);
   rank_ = rank;
-  const MonotonicTime deadline = generation_->options.deadline;
+  const MonotonicTime deadline = generation_->deadline();
   auto way = std::make_unique<BucketClient>(bucket_, *this, /*longest_outage=*/2 * deadline);
   way_ = way.get();
   store_ = std::move(way);
@@ -130,6 +133,7 @@ void RankMachine::Begin(std::shared_ptr<Generation> generation, std::uint64_t ra
     policy.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(deadline / 10);
     store_ = std::make_unique<RetryStore>(std::move(store_), policy, &world().clock(), sleeper_.get(), &retry_random_);
   }
+  if (rank_ == 0) forger_.emplace(generation_->fault, ranks());
   client_ = std::make_unique<BoardClient>(generation_->board, *this, deadline);
 }
 
@@ -145,15 +149,14 @@ bool RankMachine::IsPaused() {
   paused_until_.reset();
   if (random_.Below(kPauses) != 0) return false;
   world().Trace(name() + " stands still");
-  paused_until_ = Now() + generation_->options.deadline / 10 * static_cast<MonotonicTime::rep>(1 + random_.Below(20));
+  paused_until_ = Now() + generation_->deadline() / 10 * static_cast<MonotonicTime::rep>(1 + random_.Below(20));
   return true;
 }
 
 // --- its outcome ---
 
 bool RankMachine::IsOutOfOrder() const {
-  return publisher_ != nullptr &&
-         (publisher_->status().pipeline.stopped.has_value() || publisher_->out_of_touch().has_value());
+  return publisher_ != nullptr && (publisher_->status().stopped.has_value() || publisher_->disconnected().has_value());
 }
 
 bool RankMachine::HasOutcomes() const {
@@ -173,12 +176,12 @@ void RankMachine::CheckOutcomesWithin(MonotonicTime limit) {
 }
 
 void RankMachine::Look() {
-  const auto committed = publisher_->status().pipeline.committed;
+  const auto committed = publisher_->status().committed;
   if (committed.has_value() && *committed >= oracle_.version_count()) {
     world().Violation(fmt::format("{} believes that there is a version {}", name(), *committed));
   }
   const bool out_of_order = IsOutOfOrder();
-  const bool in_touch = !publisher_->out_of_touch().has_value();
+  const bool in_touch = !publisher_->disconnected().has_value();
   if (in_touch != std::exchange(was_in_touch_, in_touch)) world().Saw(in_touch ? "back in touch" : "out of touch");
   for (Asked& asked : asked_) {
     if (out_of_order) asked.in_touch = false;
@@ -194,16 +197,16 @@ void RankMachine::Look() {
 
 void RankMachine::Open() {
   if (rank_ != 0 && !generation_->start.has_value()) return Wait();
-  const auto open = [&]() -> Result<std::unique_ptr<RankPublisher>> {
+  const auto open = [&]() -> Result<std::unique_ptr<Publisher>> {
     WW_TRY(Run run, rank_ == 0 ? Run::Create(*store_, false, random_) : Run::Open(*store_));
-    RankOptions options = generation_->options;
-    options.rank = rank_;
+    PublisherOptions options = generation_->options;
+    options.group->rank = rank_;
     PublisherTools tools;
     tools.clock = &world().clock();
     tools.random = &random_;
     tools.kernels = &oracle_.kernels();
     tools.pool = &oracle_.pool();
-    return RankPublisher::Open(std::move(run), std::move(options), tools, generation_->start.value_or(""));
+    return Publisher::Open(std::move(run), std::move(options), tools, generation_->start.value_or(""));
   };
   auto opened = open();
   if (dead()) return;
@@ -227,7 +230,10 @@ void RankMachine::Train() {
   if (!generation_->IsOpen()) return Wait();
   if (world().faults() && stalled_until_.has_value() && Now() < *stalled_until_) return Wait();
   stalled_until_.reset();
-  if (draft_.has_value()) return EndCall(publisher_->Enqueue(*std::exchange(draft_, std::nullopt)));
+  if (draft_.has_value()) {
+    if (generation_->fault == PublisherFault::kEpochIgnored) draft_->epoch = publisher_->Admit().epoch;
+    return EndCall(publisher_->Enqueue(*std::exchange(draft_, std::nullopt)));
+  }
   if (admission_.has_value()) return Make();
   BeginCall();
 }
@@ -244,19 +250,22 @@ void RankMachine::BeginCall() {
       intent_->weights = std::make_shared<const Weights>(WithTensorOf(rank_, *call.weights));
     }
     if (happens(kStalls)) {
-      stalled_until_ = Now() + kStallInDeadlines * generation_->options.deadline;
+      stalled_until_ = Now() + kStallInDeadlines * generation_->deadline();
       world().Trace(name() + " computes for long");
       return;
     }
   }
-  const RankAdmission admission = publisher_->Admit();
+  const Admission admission = publisher_->Admit();
   if (admission.stopped.has_value()) return Wait();
-  if (admission.out_of_touch.has_value() || intent_->refusal.has_value()) {
+  if (admission.disconnected.has_value() || intent_->refusal.has_value()) {
     return EndCall(publisher_->Refuse(
-        intent_->step, admission.out_of_touch.has_value() ? *admission.out_of_touch : *intent_->refusal));
+        intent_->step, admission.disconnected.has_value() ? *admission.disconnected : *intent_->refusal));
   }
   if (admission.full || (alone_ && !admission.empty)) return Wait();
   admission_ = admission;
+  if (generation_->fault == PublisherFault::kNoRollBack && admission.newest_serial.has_value()) {
+    admission_->newest_serial = std::max(*admission.newest_serial, made_serial_.value_or(0));
+  }
 }
 
 void RankMachine::Make() {
@@ -267,7 +276,7 @@ void RankMachine::Make() {
   }
   auto made = publisher_->Make(bits, intent_->step, *admission_);
   if (dead()) return;
-  const RankAdmission admission = *std::exchange(admission_, std::nullopt);
+  const Admission admission = *std::exchange(admission_, std::nullopt);
   if (!made.ok()) {
     world().Trace(fmt::format("{} cannot publish: {}", name(), made.error().message()));
     return EndCall(publisher_->Refuse(intent_->step, made.error()));
@@ -275,10 +284,11 @@ void RankMachine::Make() {
   alone_ = true;
   if (!made.value().has_value()) return Wait();
   CheckDraft(*made.value(), admission, *intent_->weights);
+  made_serial_ = made.value()->serial;
   draft_ = *std::move(made).value();
 }
 
-void RankMachine::CheckDraft(const RankDraft& draft, const RankAdmission& admission, const Weights& given) {
+void RankMachine::CheckDraft(const Draft& draft, const Admission& admission, const Weights& given) {
   if (draft.error.has_value()) return;
   const auto digests = [&](const Weights& weights) {
     const Holding holding = Hold(weights.layout, weights.tensors, rank_, ranks());
@@ -309,7 +319,7 @@ void RankMachine::EndCall(Ticket ticket) {
 
 // --- its threads ---
 
-void RankMachine::Work(RankLane lane) {
+void RankMachine::Work(Lane lane) {
   if (publisher_ == nullptr) return Wait();
   static_cast<void>(publisher_->Tick());
   Look();
@@ -324,17 +334,32 @@ void RankMachine::Work(RankLane lane) {
   }
   publisher_->Execute(*job);
   if (dead()) return;
+  Tamper(*job);
   publisher_->Finish(*std::move(job));
   Look();
+}
+
+void RankMachine::Tamper(Job& job) const {
+  auto* commit = std::get_if<CommitJob>(&job);
+  if (commit == nullptr || commit->outcome != CommitJob::Outcome::kError) return;
+  if (generation_->fault == PublisherFault::kVerdictBeforeRecord) commit->outcome = CommitJob::Outcome::kCommitted;
+  if (generation_->fault == PublisherFault::kDeadlineFailsSentRecord) commit->record_sent = false;
+}
+
+bool RankMachine::DiesNow() {
+  if (generation_ == nullptr || !generation_->death.has_value() || generation_->death->rank != rank_) return false;
+  if (effects_++ != generation_->death->effect) return false;
+  world().Saw("a rank is killed");
+  return true;
 }
 
 bool RankMachine::FindBoardAgain() {
   const Status connected = client_->Connect();
   if (dead()) return false;
   if (!connected.ok()) {
-    if (!publisher_->out_of_touch().has_value()) publisher_->LoseTouch(connected.error());
-  } else if (publisher_->out_of_touch().has_value()) {
-    publisher_->RegainTouch();
+    if (!publisher_->disconnected().has_value()) publisher_->SetDisconnected(connected.error());
+  } else if (publisher_->disconnected().has_value()) {
+    publisher_->SetConnected();
   }
   Look();
   return connected.ok();
@@ -360,6 +385,7 @@ void RankMachine::Pump() {
       if (errand.what == Errand::What::kPut) return client_->Put(errand.key, errand.text, errand.again);
       if (errand.what == Errand::What::kRemove) return client_->Remove(errand.key);
       WW_TRY(found, client_->Find(errand.key));
+      if (forger_.has_value()) found = forger_->Hear(errand.key, std::move(found));
       return Ok();
     };
     const Status done = run();

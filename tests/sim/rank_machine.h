@@ -1,5 +1,6 @@
-// A machine for one rank of a trainer: one process trains and publishes, as RankRunner::Publish does; others do the
-// lanes' work, as its threads would; one brings messages to and from the board, as the pump of the Python package does.
+// A machine for one rank of a trainer: one process trains and publishes, as PublisherRunner::Publish does; others do
+// the lanes' work, as its threads would; one brings messages to and from the board, as the pump of the Python package
+// does.
 //
 // It is free until a job (sim/rank_job.h) begins a rank on it, and again after it was ended or has died.
 //
@@ -14,7 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "publish/rank_publisher.h"
+#include "publish/publisher.h"
+#include "sim/board_forger.h"
 #include "sim/generation.h"
 #include "sim/oracle.h"
 #include "sim/sim_board.h"
@@ -32,6 +34,7 @@ class RankMachine final : public Machine {
   std::vector<Process*> processes() override;
   void OnDeath(bool power_failed) override;
   void OnStart() override {}
+  bool DiesNow() override;
 
   [[nodiscard]] bool IsFree() const { return !dead() && generation_ == nullptr; }
   // REQUIRES: IsFree().
@@ -86,16 +89,17 @@ class RankMachine final : public Machine {
   void BeginCall();
   void Make();
   void EndCall(Ticket ticket);
-  void Work(RankLane lane);
+  void Work(Lane lane);
+  void Tamper(Job& job) const;
   bool FindBoardAgain();
   void Pump();
   void Look();
-  void CheckDraft(const RankDraft& draft, const RankAdmission& admission, const Weights& given);
+  void CheckDraft(const Draft& draft, const Admission& admission, const Weights& given);
   // Whether the whole machine does nothing for a while.
   [[nodiscard]] bool IsPaused();
   void Wait() { world().Wait(std::chrono::seconds(1)); }
   [[nodiscard]] MonotonicTime Now() { return world().clock().Monotonic(); }
-  [[nodiscard]] std::uint64_t ranks() const { return generation_->options.ranks; }
+  [[nodiscard]] std::uint64_t ranks() const { return generation_->ranks(); }
 
   Bucket& bucket_;
   Oracle& oracle_;
@@ -111,7 +115,7 @@ class RankMachine final : public Machine {
   std::unique_ptr<Store> store_;
   BucketClient* way_ = nullptr;  // below store_
   std::unique_ptr<BoardClient> client_;
-  std::unique_ptr<RankPublisher> publisher_;
+  std::unique_ptr<Publisher> publisher_;
   bool silent_ = false;
   std::optional<MonotonicTime> paused_until_;
   // Its trainer, within a call:
@@ -122,8 +126,8 @@ class RankMachine final : public Machine {
     bool changes_meanwhile = false;  // the weights, while they are read
   };
   std::optional<Intent> intent_;
-  std::optional<RankAdmission> admission_;
-  std::optional<RankDraft> draft_;
+  std::optional<Admission> admission_;
+  std::optional<Draft> draft_;
   bool alone_ = false;
   std::optional<MonotonicTime> stalled_until_;
   // And over all calls:
@@ -133,7 +137,10 @@ class RankMachine final : public Machine {
   std::map<Version, std::vector<Digest>> made_;  // by the base's number, as of the last draft that has it
   std::vector<Asked> asked_;
   bool was_in_touch_ = true;
+  std::optional<Version> made_serial_;  // of the last draft
+  std::uint64_t effects_ = 0;
   // Its pump:
+  std::optional<BoardForger> forger_;
   std::deque<Errand> errands_;
 };
 

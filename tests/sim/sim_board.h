@@ -1,4 +1,4 @@
-// The board by which ranks talk (publish/rank_messages.h), and a rank's connection to it.
+// The board by which ranks talk (publish/board_messages.h), and a rank's connection to it.
 //
 // As a TCPStore is: it lives in rank 0's process and ends with it. A connection keeps what is put in order and loses
 // nothing, until it breaks: then the last request may have arrived or not. Some can be made again, others are broken
@@ -16,7 +16,6 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "publish/pipeline.h"
 #include "sim/world.h"
 
 namespace weightwire::sim {

@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   argv += ranks ? 1 : 0;
   const std::string_view what = argc > 1 ? argv[1] : "";
   if (what == "--seed" && argc == 3) {
-    const auto outcome = run({.seed = Number(argv[2]), .bugs = {}, .planted = {}, .show = true});
+    const auto outcome = run({.seed = Number(argv[2]), .planted = {}, .show = true});
     std::printf("%llu effects, %llu versions, trace %s\n%s\n", static_cast<unsigned long long>(outcome.effects),
                 static_cast<unsigned long long>(outcome.versions), outcome.trace_hash.c_str(),
                 outcome.violation.has_value() ? ("VIOLATION: " + *outcome.violation).c_str() : "all is well");
@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   if (what == "--seeds" && argc == 4) {
     int bad = 0;
     for (std::uint64_t seed = Number(argv[2]); seed < Number(argv[3]); ++seed) {
-      const auto outcome = run({.seed = seed, .bugs = {}, .planted = {}, .show = false});
+      const auto outcome = run({.seed = seed, .planted = {}, .show = false});
       if (!outcome.violation.has_value()) continue;
       ++bad;
       std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), outcome.violation->c_str());

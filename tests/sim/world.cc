@@ -46,6 +46,11 @@ bool World::Effect(Machine& machine, std::string_view what, std::string_view on)
   if (depth_ < kMaxDepth && !violation_.has_value() && Chance(rates_.switch_process)) RunOne();
   if (machine.dead_) return false;  // another of its processes ran into its end
   ++sequence_;
+  if (machine.DiesNow()) {
+    machine.dead_ = true;
+    Trace(fmt::format("{} is killed before {} {}", machine.name(), what, on));
+    return false;
+  }
   if (Chance(rates_.crash)) {
     machine.dead_ = true;
     machine.power_failed_ = random_.Below(1000) < rates_.power_failure;

@@ -72,6 +72,8 @@ class Machine {
   virtual void OnDeath(bool power_failed) = 0;
   // It starts again.
   virtual void OnStart() = 0;
+  // Whether it is to be killed before the effect that is about to happen. Called once for each.
+  virtual bool DiesNow() { return false; }
 
  private:
   friend class World;

@@ -87,7 +87,7 @@ class WorkLoop {
 
   // Prints an error when it begins. Returns it if it cannot be retried, or has been for --retry-for.
   Status CheckError() {
-    const PipelineStatus status = publisher_.status().pipeline;
+    const PublisherStatus status = publisher_.status();
     if (status.stopped.has_value()) return *status.stopped;
     const std::optional<Error>& failed = count_anchors_ ? status.anchor_error : status.last_error;
     if (!failed.has_value()) {
@@ -177,8 +177,8 @@ Result<std::uint64_t> DefaultStep(const Run& run, const Checkpoint& checkpoint, 
 PublisherOptions PublisherOptionsFrom(const PublishOptions& options, const Checkpoint& checkpoint,
                                       const std::filesystem::path& state_directory) {
   PublisherOptions publisher;
-  publisher.pipeline.anchor_every = options.anchor_every;
-  publisher.pipeline.anchor_percent = options.anchor_percent;
+  publisher.anchor_every = options.anchor_every;
+  publisher.anchor_percent = options.anchor_percent;
   publisher.state_directory = state_directory;
   publisher.base_in_file = true;
   publisher.carry_code = options.include_code;
@@ -226,13 +226,13 @@ Result<TicketStatus> PublishCheckpoint(const PublishOptions& options, const Run&
 
 // Writes the anchor that is due after a committed version, if one is.
 Status WriteDueAnchor(Publisher& publisher, WorkLoop& work, Outcome& outcome) {
-  const auto before = publisher.status().pipeline.newest_anchor;
+  const auto before = publisher.status().newest_anchor;
   outcome.first_of_chain = before.has_value() && before->name.version == *outcome.ticket.version;
   if (outcome.first_of_chain) outcome.bytes = before->bytes;
   const Progress progress("writing an anchor");
   work.CountAnchors();
   const Status worked = work.WorkUntil([&] { return publisher.idle(); });
-  const PipelineStatus status = publisher.status().pipeline;
+  const PublisherStatus status = publisher.status();
   if (!worked.ok() && (InterruptGuard::interrupted() || !status.anchor_error.has_value())) {
     return worked.error().In(fmt::format("version {} is published, but no anchor of it", *outcome.ticket.version));
   }

@@ -1,4 +1,4 @@
-#include "publish/rank_messages.h"
+#include "publish/board_messages.h"
 
 #include <fmt/format.h>
 
@@ -107,7 +107,7 @@ Result<GroupStart> ParseGroupStart(std::string_view json) {
   return start;
 }
 
-std::string ToJson(const RankReport& report) {
+std::string ToJson(const Contribution& report) {
   FieldsWriter out;
   out.Text("format", kReport);
   WriteError(out, report.error);
@@ -125,9 +125,9 @@ std::string ToJson(const RankReport& report) {
   return out.Finish();
 }
 
-Result<RankReport> ParseRankReport(std::string_view json) {
+Result<Contribution> ParseContribution(std::string_view json) {
   WW_TRY(const JsonValue fields, ParseFields(json, kMaxMessageBytes, kReport));
-  RankReport report;
+  Contribution report;
   WW_TRY(report.error, ReadError(fields));
   WW_TRY(report.needs_rebase, fields.Boolean("needs_rebase"));
   WW_TRY(report.step, fields.Number("step"));

@@ -1,6 +1,4 @@
 // Ranks with their threads, and a board that other threads bring to and fro.
-#include "runner/rank_runner.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,6 +14,7 @@
 #include "codec/models.h"
 #include "follow/rebuild.h"
 #include "follow/targets/memory_target.h"
+#include "runner/publisher_runner.h"
 #include "store/backends/memory_store.h"
 
 namespace weightwire {
@@ -55,16 +54,16 @@ class RankProcess {
  public:
   RankProcess(MemoryStore& bucket, Board& board, std::uint64_t rank, const std::string& start)
       : board_(board), random_(rank + 1), pool_(1) {
-    RankOptions options;
-    options.rank = rank;
-    options.ranks = kRanks;
+    PublisherOptions options;
+    options.group.emplace().rank = rank;
+    options.group->ranks = kRanks;
     options.anchor_every = 3;
     PublisherTools tools;
     tools.clock = &clock_;
     tools.random = &random_;
     tools.kernels = &BestKernels();
     tools.pool = &pool_;
-    runner_ = RankRunner::Open(Run::Open(bucket).value(), options, tools, start).value();
+    runner_ = PublisherRunner::Open(Run::Open(bucket).value(), options, tools, start).value();
     pump_ = std::thread([this] { Pump(); });
   }
   ~RankProcess() {
@@ -74,13 +73,13 @@ class RankProcess {
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
 
-  RankRunner& operator*() { return *runner_; }
-  RankRunner* operator->() { return runner_.get(); }
+  PublisherRunner& operator*() { return *runner_; }
+  PublisherRunner* operator->() { return runner_.get(); }
 
  private:
   void Pump() {
     while (!stop_) {
-      const RankRunner::BoardWork work = runner_->NextBoardWork(std::chrono::milliseconds(1));
+      const PublisherRunner::BoardWork work = runner_->NextBoardWork(std::chrono::milliseconds(1));
       for (const BoardMessage& message : work.outgoing) board_.Put(message.key, message.text);
       for (const std::string& key : work.wanted) {
         if (const auto text = board_.Get(key); text.has_value()) runner_->Deliver(key, *text);
@@ -94,18 +93,20 @@ class RankProcess {
   SystemClock clock_;
   SeededRandom random_;
   ThreadPool pool_;
-  std::unique_ptr<RankRunner> runner_;
+  std::unique_ptr<PublisherRunner> runner_;
   std::atomic<bool> stop_ = false;
   std::thread pump_;
 };
 
-TEST(RankRunner, WhatWasNotPutIsGivenAgain) {
+TEST(PublisherRunnerRanks, WhatWasNotPutIsGivenAgain) {
   SystemClock clock;
   MemoryStore bucket(&clock);
   SeededRandom random(9);
   ThreadPool pool(1);
-  const auto runner = RankRunner::Open(Run::Create(bucket, false, random).value(), {},
-                                       {&clock, &random, nullptr, &BestKernels(), &pool}, "")
+  PublisherOptions options;
+  options.group.emplace();
+  const auto runner = PublisherRunner::Open(Run::Create(bucket, false, random).value(), options,
+                                            {&clock, &random, nullptr, &BestKernels(), &pool}, "")
                           .value();
   const Ticket ticket = runner->Refuse(0, {ErrorCode::kInvalidArgument, "there is nothing"});
   const auto given = runner->NextBoardWork(std::chrono::seconds(60));
@@ -121,7 +122,7 @@ TEST(RankRunner, WhatWasNotPutIsGivenAgain) {
   EXPECT_NE(verdict.outgoing[0].key, given.outgoing[0].key);
 }
 
-TEST(RankRunner, RanksWithThreadsPublishTogether) {
+TEST(PublisherRunnerRanks, RanksWithThreadsPublishTogether) {
   SystemClock clock;
   MemoryStore bucket(&clock);
   SeededRandom random(9);
