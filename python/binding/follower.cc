@@ -217,7 +217,7 @@ class PyFollower {
     const std::lock_guard lock(mutex_);
     if (session_ == nullptr) return;
     const Status synced = session_->mirror != nullptr ? session_->mirror->Sync() : Ok();
-    const Status left = session_->follower->Leave();
+    const Status left = session_->follower->ReleaseLease();
     session_.reset();
     OkOrRaise(synced);
     static_cast<void>(left);  // the lease expires

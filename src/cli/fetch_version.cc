@@ -87,7 +87,7 @@ Status FetchVersion(const Run& run, const KnownRecord& version, const std::files
       WW_TRY(const FollowerStep step, follower.Step());
       return step == FollowerStep::kUpToDate;
     });
-    const Status left = follower.Leave();
+    const Status left = follower.ReleaseLease();
     if (!fetched.ok()) return fetched.error();
     if (!left.ok()) {
       fmt::print(stderr, "weightwire: {}; the lease stays until it expires\n", left.error().message());

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/failure_policy.h"
 #include "codec/decode/decoder.h"
 #include "codec/digest/state.h"
 #include "codec/format/delta_file.h"
@@ -23,11 +22,6 @@ constexpr std::uint64_t kFetchTogetherBytes = std::uint64_t{32} << 20;
 // So many staged changes become one: what is staged is looked through for every tile of the next, and there may be
 // thousands of versions.
 constexpr std::size_t kFoldAt = 16;
-// A lease is renewed when this share of its life is over.
-constexpr int kRenewalsPerLease = 3;
-// One that failed for the moment is tried again after this share.
-constexpr int kTriesPerLease = 30;
-
 bool IsLostObject(const Error& error) {
   return error.code() == ErrorCode::kNotFound || error.code() == ErrorCode::kCorrupt;
 }
@@ -35,7 +29,11 @@ bool IsLostObject(const Error& error) {
 }  // namespace
 
 Follower::Follower(Run run, Target& target, const Id& id, FollowerOptions options, const FollowerTools& tools)
-    : run_(std::move(run)), target_(target), id_(id), options_(std::move(options)), tools_(tools) {}
+    : run_(std::move(run)),
+      target_(target),
+      options_(std::move(options)),
+      tools_(tools),
+      lease_(run_, id, {options_.keep_lease, options_.name, options_.lease_seconds}, *tools.clock) {}
 
 // --- what to do next ---
 
@@ -216,7 +214,7 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
   }
   const AnchorManifest& manifest = way.anchor->manifest;
   wanted_anchor_ = manifest.name;
-  if (options_.keep_lease && !lease_trouble_.has_value() && leased_anchor_ != wanted_anchor_) {
+  if (!lease_.Protects(manifest.name)) {
     // First the lease that names the anchor, then the marks, then the plan again.
     plan_again_ = true;
     return RenewLease();
@@ -240,107 +238,29 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
 
 // --- the lease ---
 
-bool Follower::LeaseLives() const {
-  if (!leased_at_.has_value()) return false;
-  return tools_.clock->Monotonic() - *leased_at_ < std::chrono::seconds(options_.lease_seconds);
-}
-
 bool Follower::LeaseIsDue() const {
-  if (!options_.keep_lease) return false;
-  const std::chrono::nanoseconds life = std::chrono::seconds(options_.lease_seconds);
-  const auto now = tools_.clock->Monotonic();
-  if (LeaseNeedsTooLittle() && !lease_trouble_.has_value()) return true;
-  if (lease_failed_at_.has_value()) {
-    const auto pause = life / (lease_trouble_.has_value() ? kRenewalsPerLease : kTriesPerLease);
-    return now - *lease_failed_at_ >= pause || (!lease_trouble_.has_value() && !LeaseLives());
-  }
-  if (!leased_at_.has_value()) return true;
-  const auto age = now - *leased_at_;
-  if (age >= life / kRenewalsPerLease) return true;
-  const bool is_news = held_.has_value() && leased_version_ != held_->record.version;
-  return is_news && options_.lease_news_seconds != 0 && age >= std::chrono::seconds(options_.lease_news_seconds);
-}
-
-Lease Follower::CurrentLease() const {
-  Lease lease;
-  lease.run = run_.id();
-  lease.follower = id_;
-  lease.name = options_.name;
-  lease.seconds = options_.lease_seconds;
-  if (held_.has_value()) lease.holds = held_->record.version;
-  lease.needs_from = lease.holds;
-  if (wanted_anchor_.has_value()) {
-    lease.needs_anchor = wanted_anchor_;
-    lease.needs_from = std::min(lease.needs_from.value_or(wanted_anchor_->version), wanted_anchor_->version);
-  }
-  return lease;
+  return lease_.IsDue(held_.has_value() ? std::optional(held_->record.version) : std::nullopt);
 }
 
 Result<FollowerStep> Follower::RenewLease() {
-  const Status written = WriteLease();
-  if (written.ok()) return FollowerStep::kLease;
-  // What only goes on is protected by the lease that still lives. What is needed besides has to wait.
-  const bool needs_more = LeaseNeedsTooLittle() || (wanted_anchor_.has_value() && leased_anchor_ != wanted_anchor_);
-  if (!IsTransient(written.error()) || !LeaseLives() || needs_more) return written.error();
-  lease_failed_at_ = tools_.clock->Monotonic();
+  LeaseNeeds needs;
+  if (held_.has_value()) needs.holds = held_->record.version;
+  needs.anchor = wanted_anchor_;
+  WW_RETURN_IF_ERROR(lease_.Renew(needs));
   return FollowerStep::kLease;
-}
-
-// Puts the lease, then reads the marks. A lease that cannot be put for good is no error.
-Status Follower::WriteLease() {
-  const auto before = tools_.clock->Monotonic();
-  const Lease lease = CurrentLease();
-  if (leased_anchor_ != lease.needs_anchor) leased_anchor_.reset();  // whatever the outcome
-  leased_from_ = std::max(leased_from_, lease.needs_from);           // too
-  Status put = run_.PutLease(lease);
-  if (!put.ok()) {
-    if (IsTransient(put.error())) return put;
-    // Nor may it be the business of somebody who only reads: protected by minimum age alone.
-    lease_failed_at_ = before;
-    lease_trouble_ = put.error();
-    return Ok();
-  }
-  // Only then: see spec/PROTOCOL.md, "Why it holds".
-  WW_TRY(marks_, run_.ReadMarks(marks_));
-  marked_ = {};
-  for (const Mark& mark : marks_) {
-    for (const std::string& key : mark.keys) {
-      if (const auto anchor = AnchorOfKey(key); anchor.has_value()) marked_.anchors.insert(*anchor);
-      if (const auto place = PlaceOfPart(key); place.has_value() && key.ends_with('/')) {
-        marked_.deltas.insert(place->to);
-      }
-    }
-  }
-  leased_at_ = before;
-  leased_version_ = lease.holds;
-  leased_from_ = lease.needs_from;
-  leased_anchor_ = lease.needs_anchor;
-  lease_failed_at_.reset();
-  lease_trouble_.reset();
-  return Ok();
-}
-
-bool Follower::IsMarked(const std::string& key) const {
-  return std::any_of(marks_.begin(), marks_.end(), [&](const Mark& mark) { return mark.Names(key); });
 }
 
 Avoid Follower::AvoidNow() const {
   Avoid avoid = gone_;
-  avoid.anchors.insert(marked_.anchors.begin(), marked_.anchors.end());
-  avoid.deltas.insert(marked_.deltas.begin(), marked_.deltas.end());
+  const Avoid& marked = lease_.marked();
+  avoid.anchors.insert(marked.anchors.begin(), marked.anchors.end());
+  avoid.deltas.insert(marked.deltas.begin(), marked.deltas.end());
   return avoid;
 }
 
 Status Follower::KeepLease() {
   if (started_ && LeaseIsDue()) WW_RETURN_IF_ERROR(RenewLease());
   return Ok();
-}
-
-Status Follower::Leave() {
-  if (!options_.keep_lease || lease_trouble_.has_value() || !leased_at_.has_value()) return Ok();
-  leased_at_.reset();
-  leased_anchor_.reset();
-  return run_.RemoveLease(id_);
 }
 
 // --- deltas ---
@@ -354,7 +274,7 @@ std::vector<Follower::WantedPart> Follower::PartsWanted() {
     const std::vector<PartRef>& parts = *queued.known.record.delta;
     for (std::size_t i = queued.parts.size(); i < parts.size(); ++i) {
       bytes += parts[i].size_bytes;
-      const bool fits = wanted.size() < at_most && bytes <= kFetchTogetherBytes && !IsMarked(parts[i].key);
+      const bool fits = wanted.size() < at_most && bytes <= kFetchTogetherBytes && !lease_.IsMarked(parts[i].key);
       if (!wanted.empty() && !fits) return wanted;
       wanted.push_back({&queued, &parts[i], {}, Ok()});
     }
@@ -379,7 +299,7 @@ Result<FollowerStep> Follower::Fetch() {
   std::vector<WantedPart> wanted = PartsWanted();
   Queued& next = *wanted.front().of;
   const Version version = next.known.record.version;
-  if (IsMarked(wanted.front().part->key)) {
+  if (lease_.IsMarked(wanted.front().part->key)) {
     return GiveUpDelta(version,
                        Error(ErrorCode::kNotFound, fmt::format("gc is removing {}", wanted.front().part->key)));
   }
@@ -666,8 +586,8 @@ FollowerStatus Follower::status() const {
   status.newest = newest_seen_;
   if (newest_.has_value()) status.newest = std::max(status.newest.value_or(0), newest_->record.version);
   if (!seen_.empty()) status.behind = tools_.clock->Monotonic() - seen_.front().second;
-  status.has_lease = LeaseLives();
-  if (lease_trouble_.has_value()) status.lease_trouble = lease_trouble_->message();
+  status.has_lease = lease_.IsAlive();
+  if (lease_.error().has_value()) status.lease_error = lease_.error()->message();
   if (loading_ != nullptr) {
     status.waits_for = fmt::format("the anchor of version {}", loading_->anchor.manifest.name.version);
   } else if (!queue_.empty()) {

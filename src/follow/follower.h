@@ -33,6 +33,7 @@
 #include "codec/decode/state_view.h"
 #include "codec/kernels/kernels.h"
 #include "follow/anchor_places.h"
+#include "follow/lease_keeper.h"
 #include "follow/targets/target.h"
 #include "log/plan.h"
 #include "log/run.h"
@@ -56,9 +57,6 @@ struct FollowerOptions {
   // several threads; then small parts, and records on the way to a version that is known, are fetched several at a time
   // too.
   std::size_t fetch_threads = 1;
-  // Besides at its time, a lease is renewed when it names another version than the one held, and is this old: so that
-  // others see how far behind a follower is. 0: never.
-  std::uint64_t lease_news_seconds = 15;
 };
 
 // What a follower runs on; all must outlive it.
@@ -89,8 +87,8 @@ struct FollowerStatus {
   // How long the oldest version that is newer than the one held has been known; zero when there is none.
   std::chrono::nanoseconds behind{0};
   bool has_lease = false;
-  std::string lease_trouble;  // why there is none though one is to be kept, in words
-  std::string waits_for;      // in words
+  std::string lease_error;  // why there is none though one is to be kept
+  std::string waits_for;    // in words
   std::uint64_t bytes_fetched = 0;
   std::uint64_t versions_applied = 0;
   std::uint64_t anchors_loaded = 0;
@@ -123,12 +121,12 @@ class Follower {
   // The record of the version held, once it has been read.
   [[nodiscard]] const std::optional<KnownRecord>& held_record() const { return held_; }
   // Why the lease cannot be written, while that is so.
-  [[nodiscard]] const std::optional<Error>& lease_trouble() const { return lease_trouble_; }
+  [[nodiscard]] const std::optional<Error>& lease_error() const { return lease_.error(); }
 
-  // Renews the lease if it is time; for whoever does not step for long.
+  // Renews the lease if it is due. Call it periodically while a caller does other work for long between two steps.
   Status KeepLease();
-  // Gives the lease back; call when done for good.
-  Status Leave();
+  // Removes the lease. Call it when the target will not be followed into any more.
+  Status ReleaseLease() { return lease_.Release(); }
 
  private:
   // A version to be staged: its record, and its parts as far as they are here.
@@ -181,21 +179,14 @@ class Follower {
   void DropStaged();
 
   [[nodiscard]] bool LeaseIsDue() const;
-  // True if the lease no longer needs the deltas after the version held, because the target went back to it.
-  [[nodiscard]] bool LeaseNeedsTooLittle() const {
-    return leased_at_.has_value() && held_.has_value() &&
-           (!leased_from_.has_value() || *leased_from_ > held_->record.version);
-  }
-  [[nodiscard]] bool LeaseLives() const;
-  Status WriteLease();
-  [[nodiscard]] Lease CurrentLease() const;
   [[nodiscard]] const KnownRecord* Top() const;
   // The last version staged or held.
   [[nodiscard]] const KnownRecord* Reached() const;
   [[nodiscard]] bool MayGoBeyond(Version version) const { return !stop_at_.has_value() || version < *stop_at_; }
-  [[nodiscard]] bool IsMarked(const std::string& key) const;
   [[nodiscard]] Avoid AvoidNow() const;
-  [[nodiscard]] bool IsFree(Version from, Version to) const { return gone_.Free(from, to) && marked_.Free(from, to); }
+  [[nodiscard]] bool IsFree(Version from, Version to) const {
+    return gone_.Free(from, to) && lease_.marked().Free(from, to);
+  }
   [[nodiscard]] std::uint64_t BytesAhead() const;
   // The delta of a version cannot be had: remembers it and forgets what was built on it.
   Result<FollowerStep> GiveUpDelta(Version version, const Error& why);
@@ -207,9 +198,9 @@ class Follower {
 
   Run run_;
   Target& target_;
-  Id id_;
   FollowerOptions options_;
   FollowerTools tools_;
+  LeaseKeeper lease_;
 
   bool started_ = false;
   bool moved_ = false;  // the target came to another version when it was mended, and nobody was told
@@ -227,16 +218,6 @@ class Follower {
   std::optional<Error> gone_why_;  // of the first of it
   // The target has other bits than those of the version it held, so only an anchor leads anywhere.
   bool target_changed_ = false;
-  std::vector<Mark> marks_;
-  Avoid marked_;                                       // what they name
-  std::optional<std::chrono::nanoseconds> leased_at_;  // by our clock, before the lease was put
-  std::optional<Version> leased_version_;              // that it says is held
-  std::optional<AnchorName> leased_anchor_;            // that it names
-  // It needs deltas after this version, or a write whose result is unknown says so. No earlier delta may be fetched.
-  std::optional<Version> leased_from_;
-  // Since the last one that was written: when another could not be, and why if no waiting helps.
-  std::optional<std::chrono::nanoseconds> lease_failed_at_;
-  std::optional<Error> lease_trouble_;
   std::optional<AnchorName> wanted_anchor_;  // for the lease
   bool plan_again_ = false;                  // once the lease says so
   // When versions newer than the one held were first seen, oldest first.

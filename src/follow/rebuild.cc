@@ -35,7 +35,7 @@ Status Rebuild(const Run& run, Version version, Target& target, const Id& id, co
   };
   Status rebuilt = go();
   // Whatever came of it: who tries again may do so under another name. A lease that cannot be taken away expires.
-  static_cast<void>(follower.Leave());
+  static_cast<void>(follower.ReleaseLease());
   return rebuilt;
 }
 

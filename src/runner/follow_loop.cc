@@ -94,7 +94,7 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
   };
   for (;;) {
     const auto step = follower.Step();
-    trouble.SeeLease(follower.lease_trouble());
+    trouble.SeeLease(follower.lease_error());
     if (!step.ok()) {
       const Error& error = step.error();
       if (untold) WW_RETURN_IF_ERROR(tell());

@@ -410,7 +410,7 @@ TEST_F(FollowerTest, RenewsItsLeaseInTimeAndSaysWhatItNeeds) {
   EXPECT_EQ(leases.value()[0].lease.holds, 1u);
   EXPECT_EQ(leases.value()[0].lease.needs_from, 1u);
   EXPECT_EQ(leases.value()[0].last_modified, clock_.Wall());
-  ASSERT_TRUE(follower.Leave().ok());
+  ASSERT_TRUE(follower.ReleaseLease().ok());
   EXPECT_TRUE(maker_.run().ReadLeases(&damaged).value().empty());
 }
 
@@ -487,7 +487,7 @@ TEST_F(FollowerTest, WithoutTheRightToWriteItFollowsWithoutALease) {
   Run_(follower);
   ExpectHolds(0);
   EXPECT_FALSE(follower.status().has_lease);
-  EXPECT_THAT(follower.status().lease_trouble, HasSubstr("read only"));
+  EXPECT_THAT(follower.status().lease_error, HasSubstr("read only"));
   // Asked again now and then, not at every step.
   const auto puts = [&] {
     return std::count_if(store_.requests.begin(), store_.requests.end(),
@@ -503,7 +503,7 @@ TEST_F(FollowerTest, WithoutTheRightToWriteItFollowsWithoutALease) {
   Run_(follower);
   EXPECT_EQ(puts(), 2);
   EXPECT_TRUE(follower.status().has_lease);
-  EXPECT_EQ(follower.status().lease_trouble, "");
+  EXPECT_EQ(follower.status().lease_error, "");
 }
 
 // As of a directory that is mounted read-only.

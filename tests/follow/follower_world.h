@@ -81,7 +81,7 @@ class SpoiledStore final : public Store {
   std::mutex mutex_;  // a follower may ask several things at a time
 };
 
-class FollowerTest : public testing::Test {
+class FollowerTest : public ::testing::Test {
  protected:
   FollowerTest() : inner_(&clock_), store_(inner_), maker_(store_), target_(maker_.kernels(), maker_.pool()) {}
 

@@ -203,7 +203,7 @@ class FollowerThread {
           }
           EXPECT_EQ(follower.status().detours, 0u) << "follower " << who << " missed something it needed";
           // One that disappears says nothing.
-          if (!until.has_value()) (void)follower.Leave();
+          if (!until.has_value()) (void)follower.ReleaseLease();
         }) {}
   ~FollowerThread() {
     sleeper_.Stop();

@@ -407,7 +407,7 @@ class Session {
     SystemRandom random;
     auto end = RunFollower(follower_, loop, {&sleeper_, &random}, events);
     const Status synced = mirror_.Sync();
-    const Status left = follower_.Leave();
+    const Status left = follower_.ReleaseLease();
     if (!end.ok()) return end.error();
     if (!served_.ok()) return served_.error();
     if (!synced.ok()) return synced.error();
