@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/failure_policy.h"
 #include "codec/decode/decoder.h"
 #include "codec/digest/state.h"
 #include "codec/format/delta_file.h"
@@ -13,8 +14,6 @@
 namespace weightwire {
 namespace {
 
-// What one step fetches of an anchor's file: enough for a store to fetch several ranges of it at a time.
-constexpr std::uint64_t kLoadPieceBytes = 8 * kHashChunkBytes;
 // Small parts, or records, that are fetched at a time, for each of the threads that a large part would have: requests
 // for them mostly wait. Together parts have no more bytes than this.
 constexpr std::size_t kSmallPerThread = 4;
@@ -22,10 +21,6 @@ constexpr std::uint64_t kFetchTogetherBytes = std::uint64_t{32} << 20;
 // So many staged changes become one: what is staged is looked through for every tile of the next, and there may be
 // thousands of versions.
 constexpr std::size_t kFoldAt = 16;
-bool IsLostObject(const Error& error) {
-  return error.code() == ErrorCode::kNotFound || error.code() == ErrorCode::kCorrupt;
-}
-
 }  // namespace
 
 Follower::Follower(Run run, Target& target, const Id& id, FollowerOptions options, const FollowerTools& tools)
@@ -42,7 +37,7 @@ Result<FollowerStep> Follower::Step() {
   if (mended) BeginAnew();
   if (!started_) return Start();
   if (LeaseIsDue()) return RenewLease();
-  if (loading_ != nullptr) return Load();
+  if (load_ != nullptr) return Load();
   if (plan_again_) {
     plan_again_ = false;
     return Plan(KnownRecord(*newest_));
@@ -95,7 +90,7 @@ void Follower::BeginAnew() {
   moved_ = moved_ || (now.has_value() && !(held_.has_value() && HeldOf(*held_) == *now));
   DropStaged();
   queue_.clear();
-  loading_ = nullptr;
+  load_ = nullptr;
   wanted_anchor_.reset();
   plan_again_ = false;
   newest_.reset();
@@ -228,11 +223,10 @@ Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
   }
   auto layout = run_.ReadLayout(manifest.layout);
   if (!layout.ok()) return layout.error();
-  AnchorPlaces places(manifest);
-  WW_TRY(auto load, target_.BeginLoad(places.files()));
+  WW_TRY(load_, AnchorLoad::Begin(run_, *way.anchor, *std::move(record),
+                                  std::make_shared<const Layout>(std::move(layout).value()), target_, *tools_.pool));
+  load_attempts_ = 0;
   DropStaged();
-  loading_ = std::make_unique<Loading>(Loading{
-      *way.anchor, *std::move(record), std::move(layout).value(), std::move(places), std::move(load), 0, 0, {}, 0});
   return FollowerStep::kPlan;
 }
 
@@ -313,7 +307,7 @@ Result<FollowerStep> Follower::Fetch() {
   }
   const Status& read = wanted.front().read;
   if (read.ok()) return FollowerStep::kFetch;
-  if (!IsLostObject(read.error())) return read.error();
+  if (ReactionTo(read.error()) != Reaction::kFetchAgain) return read.error();
   if (read.error().code() == ErrorCode::kNotFound || ++next.attempts >= options_.fetch_attempts) {
     return GiveUpDelta(version, read.error());
   }
@@ -475,65 +469,27 @@ void Follower::Forget() {
 // --- anchors ---
 
 Result<FollowerStep> Follower::Load() {
-  Loading& loading = *loading_;
-  const auto& files = loading.anchor.manifest.files;
-  if (loading.file == files.size()) return FinishLoad();
-  const AnchorFile& file = files[loading.file];
-  const std::string key = AnchorFolder(loading.anchor.manifest.name) + file.name;
-  std::vector<std::uint8_t> piece(std::min(kLoadPieceBytes, file.size_bytes - loading.offset));
-  const Status read = run_.store().Read(key, loading.offset, piece);
-  if (!read.ok()) {
-    if (!IsLostObject(read.error())) return read.error();
-    if (read.error().code() == ErrorCode::kNotFound || ++loading.attempts >= options_.fetch_attempts) {
-      return GiveUpAnchor(loading.anchor.manifest.name, read.error());
-    }
-    ++counters_.objects_fetched_again;
-    return FollowerStep::kLoad;
-  }
-  counters_.bytes_fetched += piece.size();
-  WW_RETURN_IF_ERROR(loading.places.Write(*loading.load, loading.file, loading.offset, piece));
-  AddChunkHashes(piece, loading.chunks);
-  loading.offset += piece.size();
-  if (loading.offset < file.size_bytes) return FollowerStep::kLoad;
-  const bool intact = ObjectHashOfChunks(std::exchange(loading.chunks, {})) == file.hash;
-  loading.offset = 0;
-  if (intact) {
-    ++loading.file;
-    loading.attempts = 0;
-    return FollowerStep::kLoad;
-  }
-  if (++loading.attempts >= options_.fetch_attempts) {
-    return GiveUpAnchor(
-        loading.anchor.manifest.name,
-        Error(ErrorCode::kCorrupt, fmt::format("object {} in {} is damaged", key, run_.store().Name())));
+  if (load_->IsComplete()) return FinishLoad();
+  WW_TRY(const LoadedPiece piece, load_->LoadPiece());
+  counters_.bytes_fetched += piece.bytes;
+  if (piece.completes_object) load_attempts_ = 0;
+  if (!piece.lost.has_value()) return FollowerStep::kLoad;
+  if (piece.lost->code() == ErrorCode::kNotFound || ++load_attempts_ >= options_.fetch_attempts) {
+    return GiveUpAnchor(load_->name(), *piece.lost);
   }
   ++counters_.objects_fetched_again;
   return FollowerStep::kLoad;
 }
 
-// Adds the hashes of the chunks of a piece, which is a whole number of them or the last.
-void Follower::AddChunkHashes(std::span<const std::uint8_t> piece, std::vector<Sha256Digest>& chunks) const {
-  const std::size_t first = chunks.size();
-  chunks.resize(first + HashChunkCount(piece.size()));
-  const std::span<Sha256Digest> added = std::span(chunks).subspan(first);
-  // Two to a task: a pair is hashed in little more than the time of one.
-  tools_.pool->ParallelFor((added.size() + 1) / 2, [&](std::size_t pair, std::size_t) {
-    const std::uint64_t at = 2 * pair * kHashChunkBytes;
-    HashChunks(piece.subspan(at, std::min(2 * kHashChunkBytes, piece.size() - at)),
-               added.subspan(2 * pair, std::min<std::size_t>(2, added.size() - 2 * pair)));
-  });
-}
-
 Result<FollowerStep> Follower::FinishLoad() {
-  Loading& loading = *loading_;
-  const Status committed = loading.load->Commit(HeldOf(loading.record), loading.layout);
+  const Status committed = load_->Commit();
   if (!committed.ok()) {
     if (committed.error().code() != ErrorCode::kCorrupt) return committed.error();
-    return GiveUpAnchor(loading.anchor.manifest.name, committed.error());
+    return GiveUpAnchor(load_->name(), committed.error());
   }
-  held_ = loading.record;
+  held_ = load_->record();
   target_changed_ = false;
-  loading_ = nullptr;
+  load_ = nullptr;
   wanted_anchor_.reset();
   ++counters_.anchors_loaded;
   Forget();
@@ -543,7 +499,7 @@ Result<FollowerStep> Follower::FinishLoad() {
 Result<FollowerStep> Follower::GiveUpAnchor(AnchorName name, const Error& why) {
   gone_.anchors.insert(name);
   if (!gone_why_.has_value()) gone_why_ = why;
-  loading_ = nullptr;
+  load_ = nullptr;
   wanted_anchor_.reset();
   ++counters_.detours;
   return Plan(KnownRecord(*newest_));
@@ -561,7 +517,7 @@ void Follower::StandStill(std::optional<Version> at, bool back) {
   }
   if (at.has_value() && newest_.has_value() && newest_->record.version > *at) {
     // The way that was planned leads further.
-    loading_ = nullptr;
+    load_ = nullptr;
     wanted_anchor_.reset();
     plan_again_ = false;
     newest_.reset();
@@ -588,8 +544,8 @@ FollowerStatus Follower::status() const {
   if (!seen_.empty()) status.behind = tools_.clock->Monotonic() - seen_.front().second;
   status.has_lease = lease_.IsAlive();
   if (lease_.error().has_value()) status.lease_error = lease_.error()->message();
-  if (loading_ != nullptr) {
-    status.waits_for = fmt::format("the anchor of version {}", loading_->anchor.manifest.name.version);
+  if (load_ != nullptr) {
+    status.waits_for = fmt::format("the anchor of version {}", load_->name().version);
   } else if (!queue_.empty()) {
     status.waits_for = fmt::format("the delta of version {}", queue_.front().known.record.version);
   } else if (!staged_.empty() && !options_.apply_at_once) {

@@ -26,13 +26,12 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/object_hash.h"
 #include "base/random.h"
 #include "base/result.h"
 #include "base/threads.h"
 #include "codec/decode/state_view.h"
 #include "codec/kernels/kernels.h"
-#include "follow/anchor_places.h"
+#include "follow/anchor_load.h"
 #include "follow/lease_keeper.h"
 #include "follow/targets/target.h"
 #include "log/plan.h"
@@ -148,19 +147,6 @@ class Follower {
     std::vector<std::uint8_t> bytes;
     Status read;
   };
-  // An anchor on its way.
-  struct Loading {
-    KnownAnchor anchor;
-    KnownRecord record;  // of its version
-    Layout layout;
-    AnchorPlaces places;
-    std::unique_ptr<TargetLoad> load;
-    std::size_t file = 0;
-    std::uint64_t offset = 0;
-    std::vector<Sha256Digest> chunks;  // the hashes of those that are here
-    int attempts = 0;
-  };
-
   Result<FollowerStep> Start();
   void BeginAnew();
   Result<FollowerStep> RenewLease();
@@ -171,7 +157,6 @@ class Follower {
   void FetchParts(std::span<WantedPart> wanted) const;
   void QueueAhead(Version last);
   Result<FollowerStep> Load();
-  void AddChunkHashes(std::span<const std::uint8_t> piece, std::vector<Sha256Digest>& chunks) const;
   Result<FollowerStep> FinishLoad();
   Result<FollowerStep> Stage();
   Result<const StateView*> ViewOfStaged();
@@ -210,7 +195,8 @@ class Follower {
   std::vector<StagedVersion> staged_;
   std::optional<StateView> view_;  // the target seen through all that is staged, once it is needed
   std::deque<Queued> queue_;
-  std::unique_ptr<Loading> loading_;
+  std::unique_ptr<AnchorLoad> load_;
+  int load_attempts_ = 0;  // at the object that is being loaded
   // The newest version there was when we last looked; the way to it is planned.
   std::optional<KnownRecord> newest_;
   // What could not be had. Forgotten once the target holds a newer version.

@@ -5,28 +5,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/failure_policy.h"
+#include "base/object_hash.h"
 #include "codec/decode/decoder.h"
 #include "codec/format/delta_file.h"
 #include "log/limits.h"
 
 namespace weightwire {
-namespace {
-
-// What is wrong with the run, as opposed to what keeps us from looking.
-bool IsFinding(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::kNotFound:
-    case ErrorCode::kCorrupt:
-    case ErrorCode::kMismatch:
-    case ErrorCode::kUnsupported:
-    case ErrorCode::kLimit:
-      return true;
-    default:
-      return false;
-  }
-}
-
-}  // namespace
 
 Verifier::Verifier(Run run, Version from, const Kernels& kernels, ThreadPool& pool)
     : run_(std::move(run)), from_(from), kernels_(kernels), pool_(pool) {}
@@ -85,7 +70,7 @@ Status Verifier::Begin() {
   std::optional<Version> newest;
   if (const auto found = run_.FindNewest(std::nullopt); found.ok()) {
     if (found.value().has_value()) newest = found.value()->record.version;
-  } else if (IsFinding(found.error())) {
+  } else if (!IsRetryable(found.error())) {
     WW_TRY(newest, NewestThere());
   } else {
     return found.error();
@@ -110,7 +95,7 @@ Status Verifier::ReadRecord() {
   parts_complete_ = true;
   parts_gone_ = false;
   const auto record = run_.ReadRecord(version_);
-  if (!record.ok() && !IsFinding(record.error())) return record.error();
+  if (!record.ok() && IsRetryable(record.error())) return record.error();
   if (record.ok()) record_ = record.value();
   if (!record_.has_value()) {
     Damaged(record.ok() ? fmt::format("the record of version {} is missing", version_) : record.error().message());
@@ -121,7 +106,7 @@ Status Verifier::ReadRecord() {
     layout_ = layout_before;
   } else {
     auto layout = run_.ReadLayout(record_->record.layout);
-    if (!layout.ok() && !IsFinding(layout.error())) return layout.error();
+    if (!layout.ok() && IsRetryable(layout.error())) return layout.error();
     if (layout.ok()) {
       layout_ = std::make_shared<const Layout>(std::move(layout).value());
     } else {
@@ -165,7 +150,7 @@ Status Verifier::ReadDelta() {
     bytes.resize(part.size_bytes);
     read = run_.store().Read(part.key, 0, bytes);
   }
-  if (!read.ok() && !IsFinding(read.error())) return read.error();
+  if (!read.ok() && IsRetryable(read.error())) return read.error();
   if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
     parts_complete_ = false;
     parts_gone_ = true;
@@ -215,7 +200,7 @@ void Verifier::Replay() {
 }
 
 Status Verifier::ReadAnchor() {
-  if (loading_ != nullptr) return LoadPiece();
+  if (load_ != nullptr) return LoadPiece();
   if (!anchors_.empty() && anchors_.front().version == version_) return BeginAnchor(anchors_.front());
   EndVersion();
   return Ok();
@@ -223,91 +208,72 @@ Status Verifier::ReadAnchor() {
 
 Status Verifier::BeginAnchor(const AnchorName& name) {
   auto anchor = run_.ReadAnchor(name);
-  if (!anchor.ok() && !IsFinding(anchor.error())) return anchor.error();
+  if (!anchor.ok() && IsRetryable(anchor.error())) return anchor.error();
   if (!anchor.ok() || layout_ == nullptr) {
-    // It was listed: if it is not there any more, gc has removed it meanwhile.
+    // kNotFound is no damage: the anchor was listed, so gc has removed it since.
     if (!anchor.ok() && anchor.error().code() != ErrorCode::kNotFound) Damaged(anchor.error().message());
-    anchors_.erase(anchors_.begin());
+    DropAnchor();
     return Ok();
   }
-  auto target = std::make_unique<MemoryTarget>(kernels_, pool_);
   const AnchorManifest& manifest = anchor.value().manifest;
   if (manifest.state != record_->record.state || manifest.layout != record_->record.layout) {
-    // A writer died, or lost, between its anchor and its record. Nobody reads it, and gc takes it away.
-    anchors_.erase(anchors_.begin());
+    // A writer died between its anchor and its record, or another one committed first. No reader takes such an anchor,
+    // and gc removes it.
+    DropAnchor();
     return Ok();
   }
   if (CheckNamed(record_->record, anchor.value())) unnamed_.emplace(name, anchor.value());
-  AnchorPlaces places(manifest);
-  WW_TRY(auto load, target->BeginLoad(places.files()));
-  loading_ = std::make_unique<Loading>(
-      Loading{std::move(anchor).value(), std::move(places), std::move(target), std::move(load), 0, 0, {}, false});
+  loaded_ = std::make_unique<MemoryTarget>(kernels_, pool_);
+  WW_TRY(load_, AnchorLoad::Begin(run_, std::move(anchor).value(), *record_, layout_, *loaded_, pool_));
+  load_is_damaged_ = false;
   return Ok();
 }
 
 Status Verifier::LoadPiece() {
-  Loading& loading = *loading_;
-  const auto& files = loading.anchor.manifest.files;
-  if (loading.file == files.size()) {
+  if (load_->IsComplete()) {
     FinishAnchor();
     return Ok();
   }
-  const AnchorFile& file = files[loading.file];
-  const std::string key = AnchorFolder(loading.anchor.manifest.name) + file.name;
-  std::vector<std::uint8_t> piece(std::min(kHashChunkBytes, file.size_bytes - loading.offset));
-  const Status read = run_.store().Read(key, loading.offset, piece);
-  if (!read.ok() && !IsFinding(read.error())) return read.error();
-  if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
-    // gc removes anchor.json first: if that is gone too, nothing is wrong.
-    const auto manifest = run_.store().Stat(ManifestKey(loading.anchor.manifest.name));
+  WW_TRY(const LoadedPiece piece, load_->LoadPiece());
+  report_.bytes += piece.bytes;
+  return piece.lost.has_value() ? SkipLostObject(*piece.lost) : Ok();
+}
+
+Status Verifier::SkipLostObject(const Error& lost) {
+  if (lost.code() == ErrorCode::kNotFound) {
+    // gc removes anchor.json first: if that is missing too, nothing is wrong.
+    const auto manifest = run_.store().Stat(ManifestKey(load_->name()));
     if (!manifest.ok() && manifest.error().code() != ErrorCode::kNotFound) return manifest.error();
     if (!manifest.ok()) {
-      loading_ = nullptr;
-      anchors_.erase(anchors_.begin());
+      DropAnchor();
       return Ok();
     }
   }
-  bool ends = !read.ok();
-  if (!read.ok()) {
-    Damaged(read.error().message());
-    loading.damaged = true;
-  } else {
-    WW_RETURN_IF_ERROR(loading.places.Write(*loading.load, loading.file, loading.offset, piece));
-    loading.hasher.Update(piece);
-    loading.offset += piece.size();
-    report_.bytes += piece.size();
-    if (loading.offset == file.size_bytes) {
-      ends = true;
-      if (loading.hasher.Finish() != file.hash) {
-        Damaged(fmt::format("{}: its bytes are not those that anchor.json lists", key));
-        loading.damaged = true;
-      }
-    }
-  }
-  if (ends) {
-    ++loading.file;
-    loading.offset = 0;
-    loading.hasher = {};
-  }
+  Damaged(lost.message());
+  load_is_damaged_ = true;
+  load_->SkipObject();
   return Ok();
 }
 
 void Verifier::FinishAnchor() {
-  Loading& loading = *loading_;
-  const AnchorManifest& manifest = loading.anchor.manifest;
   ++report_.anchors;
-  if (!loading.damaged) {
-    const Status committed = loading.load->Commit(HeldOf(*record_), *layout_);
+  if (!load_is_damaged_) {
+    const Status committed = load_->Commit();
+    load_ = nullptr;
     if (!committed.ok()) {
-      Damaged(fmt::format("{}: {}", AnchorFolder(manifest.name), committed.error().message()));
+      Damaged(fmt::format("{}: {}", AnchorFolder(anchors_.front()), committed.error().message()));
     } else if (replayed_ == nullptr) {
-      loading.load = nullptr;
-      replayed_ = std::move(loading.target);
+      replayed_ = std::move(loaded_);
     } else {
       CheckReplayed();
     }
   }
-  loading_ = nullptr;
+  DropAnchor();
+}
+
+void Verifier::DropAnchor() {
+  load_ = nullptr;
+  loaded_ = nullptr;
   anchors_.erase(anchors_.begin());
 }
 

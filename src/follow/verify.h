@@ -16,11 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "base/object_hash.h"
 #include "base/result.h"
 #include "base/threads.h"
 #include "codec/kernels/kernels.h"
-#include "follow/anchor_places.h"
+#include "follow/anchor_load.h"
 #include "follow/targets/memory_target.h"
 #include "log/run.h"
 
@@ -55,18 +54,6 @@ class Verifier {
 
  private:
   enum class Phase : std::uint8_t { kBegin, kRecord, kDelta, kAnchor, kEnd };
-  // An anchor on its way.
-  struct Loading {
-    KnownAnchor anchor;
-    AnchorPlaces places;
-    std::unique_ptr<MemoryTarget> target;
-    std::unique_ptr<TargetLoad> load;
-    std::size_t file = 0;
-    std::uint64_t offset = 0;
-    ObjectHasher hasher;
-    bool damaged = false;
-  };
-
   Status Begin();
   // By whether records are there alone, whatever is in them.
   [[nodiscard]] Result<std::optional<Version>> NewestThere() const;
@@ -77,7 +64,10 @@ class Verifier {
   Status ReadAnchor();
   Status BeginAnchor(const AnchorName& name);
   Status LoadPiece();
+  // The object that is being loaded is missing or damaged.
+  Status SkipLostObject(const Error& lost);
   void FinishAnchor();
+  void DropAnchor();
   void EndVersion();
   void CheckReplayed();
   // That the anchor is the one the record saw, if the record names it.
@@ -101,7 +91,9 @@ class Verifier {
   bool parts_gone_ = false;                    // some of them, not damaged
   std::map<AnchorName, KnownAnchor> unnamed_;  // anchors read; later records may still name them
   std::unique_ptr<MemoryTarget> replayed_;     // holds the state of version_, or nothing
-  std::unique_ptr<Loading> loading_;
+  std::unique_ptr<MemoryTarget> loaded_;       // what load_ loads into
+  std::unique_ptr<AnchorLoad> load_;           // of anchors_.front()
+  bool load_is_damaged_ = false;
 };
 
 }  // namespace weightwire

@@ -52,7 +52,7 @@ const std::vector<ModelVersion>& Versions() {
   return versions;
 }
 
-Status Load(Mirror& mirror, std::size_t version) { return LoadInto(mirror, Versions()[version]); }
+Status LoadVersion(Mirror& mirror, std::size_t version) { return LoadInto(mirror, Versions()[version]); }
 Status Apply(Mirror& mirror, std::size_t from) {
   return mirror.Apply(ChangeBetween(Versions()[from], Versions()[from + 1]), Versions()[from + 1].held);
 }
@@ -100,7 +100,7 @@ TEST_F(SwapMirrorTest, GoesFromVersionToVersionAndNeverHasMoreThanTwoCopies) {
   auto mirror = Opened();
   EXPECT_FALSE(mirror->held().has_value());
   EXPECT_EQ(SeenBehindTheLink(files_), -1);
-  ASSERT_TRUE(Load(*mirror, 0).ok());
+  ASSERT_TRUE(LoadVersion(*mirror, 0).ok());
   EXPECT_EQ(SeenBehindTheLink(files_), 0);
   for (std::size_t from = 0; from < 4; ++from) {
     const Status applied = Apply(*mirror, from);
@@ -115,7 +115,7 @@ TEST_F(SwapMirrorTest, GoesFromVersionToVersionAndNeverHasMoreThanTwoCopies) {
 
 TEST_F(SwapMirrorTest, WhatAReaderHasOpenedIsNotWrittenTo) {
   auto mirror = Opened();
-  ASSERT_TRUE(Load(*mirror, 0).ok());
+  ASSERT_TRUE(LoadVersion(*mirror, 0).ok());
   // The directory, as one that follows the link finds it, and a file in it.
   const FileSystem::Path opened = LinkTarget(files_);
   const auto checkpoint = Checkpoint::Open(files_, opened);
@@ -133,7 +133,7 @@ TEST_F(SwapMirrorTest, WhatAReaderHasOpenedIsNotWrittenTo) {
 
 TEST_F(SwapMirrorTest, ANameIsNotUsedAgain) {
   auto mirror = Opened();
-  ASSERT_TRUE(Load(*mirror, 0).ok());
+  ASSERT_TRUE(LoadVersion(*mirror, 0).ok());
   ASSERT_TRUE(Apply(*mirror, 0).ok());
   const FileSystem::Path undone = LinkTarget(files_);
   ASSERT_TRUE(mirror->Undo().ok());
@@ -145,7 +145,7 @@ TEST_F(SwapMirrorTest, ANameIsNotUsedAgain) {
 
 TEST_F(SwapMirrorTest, UndoGoesBackEvenOverALoadOrAChangeOfTheLayout) {
   auto mirror = Opened();
-  ASSERT_TRUE(Load(*mirror, 2).ok());
+  ASSERT_TRUE(LoadVersion(*mirror, 2).ok());
   EXPECT_FALSE(mirror->undo_target().has_value());
   EXPECT_EQ(mirror->Undo().error().code(), ErrorCode::kInvalidArgument);
   ASSERT_TRUE(Apply(*mirror, 2).ok());
@@ -153,7 +153,7 @@ TEST_F(SwapMirrorTest, UndoGoesBackEvenOverALoadOrAChangeOfTheLayout) {
   ASSERT_TRUE(mirror->Undo().ok());
   EXPECT_TRUE(HoldsExactly(*mirror, Versions()[2]));
   EXPECT_FALSE(mirror->undo_target().has_value());
-  ASSERT_TRUE(Load(*mirror, 0).ok());
+  ASSERT_TRUE(LoadVersion(*mirror, 0).ok());
   mirror.reset();
   mirror = Opened();
   EXPECT_EQ(mirror->undo_target(), Versions()[2].held);
@@ -174,14 +174,14 @@ TEST_F(SwapMirrorTest, KindsOfMirrorsAreNotMixedUp) {
   ASSERT_FALSE(plain.ok());
   EXPECT_THAT(plain.error().message(), HasSubstr("--swap"));
   ASSERT_TRUE(OpenMirror(files_, "data/plain", {}, BestKernels(), OneThread()).ok());
-  ASSERT_TRUE(Load(*OpenMirror(files_, "data/plain", {}, BestKernels(), OneThread()).value(), 0).ok());
+  ASSERT_TRUE(LoadVersion(*OpenMirror(files_, "data/plain", {}, BestKernels(), OneThread()).value(), 0).ok());
   const auto swap = OpenSwapMirror(files_, "data/plain", {}, BestKernels(), OneThread());
   ASSERT_FALSE(swap.ok());
   EXPECT_EQ(swap.error().code(), ErrorCode::kInvalidArgument);
 }
 
 TEST_F(SwapMirrorTest, ALinkThatLeadsElsewhereIsRefused) {
-  ASSERT_TRUE(Load(*Opened(), 0).ok());
+  ASSERT_TRUE(LoadVersion(*Opened(), 0).ok());
   const FileSystem::Path link = FileSystem::Path(kDirectory) / kSwapLink;
   for (const char* target : {"../elsewhere", "copies/../x", "copies/77", "copies/01"}) {
     ASSERT_TRUE(files_.Remove(link).ok());
@@ -211,7 +211,7 @@ TEST(SwapMirrorErrors, ADiskThatRefusesLeavesTheLinkAtAWholeVersion) {
         return Fate::kRefuse;
       });
       auto mirror = Open(files).value();
-      ASSERT_TRUE(Load(*mirror, 0).ok());
+      ASSERT_TRUE(LoadVersion(*mirror, 0).ok());
       armed = true;
       Result<std::unique_ptr<TargetLoad>> loading(nullptr);
       if (load) loading = testing::LoadWithoutCommit(*mirror, Versions()[1]);
@@ -227,7 +227,7 @@ TEST(SwapMirrorErrors, ADiskThatRefusesLeavesTheLinkAtAWholeVersion) {
         } else if (load && loading.ok()) {
           ASSERT_TRUE(commit().ok()) << at;
         } else {
-          ASSERT_TRUE((load ? Load(*mirror, 1) : Apply(*mirror, 0)).ok()) << at;
+          ASSERT_TRUE((load ? LoadVersion(*mirror, 1) : Apply(*mirror, 0)).ok()) << at;
         }
       }
       armed = false;
@@ -241,16 +241,18 @@ TEST(SwapMirrorErrors, ADiskThatRefusesLeavesTheLinkAtAWholeVersion) {
 
 // --- crashes ---
 
-struct Scenario {
+struct SwapScenario {
   std::string name;
   std::function<Status(Mirror&)> before;
   std::function<Status(Mirror&)> cut_off;
   std::set<int> may_hold;
 };
-void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
+void PrintTo(const SwapScenario& scenario, std::ostream* out) { *out << scenario.name; }
 
-std::vector<Scenario> Scenarios() {
-  const auto load = [](std::size_t version) { return [version](Mirror& mirror) { return Load(mirror, version); }; };
+std::vector<SwapScenario> SwapScenarios() {
+  const auto load = [](std::size_t version) {
+    return [version](Mirror& mirror) { return LoadVersion(mirror, version); };
+  };
   const auto apply = [](std::size_t from) { return [from](Mirror& mirror) { return Apply(mirror, from); }; };
   const auto both = [](const auto& first, const auto& second) {
     return [first, second](Mirror& mirror) -> Status {
@@ -270,12 +272,12 @@ std::vector<Scenario> Scenarios() {
   };
 }
 
-class SwapMirrorCrash : public ::testing::TestWithParam<Scenario> {};
-INSTANTIATE_TEST_SUITE_P(, SwapMirrorCrash, ::testing::ValuesIn(Scenarios()),
+class SwapMirrorCrash : public ::testing::TestWithParam<SwapScenario> {};
+INSTANTIATE_TEST_SUITE_P(, SwapMirrorCrash, ::testing::ValuesIn(SwapScenarios()),
                          [](const auto& param) { return param.param.name; });
 
 TEST_P(SwapMirrorCrash, LeavesTheLinkAtAWholeVersion) {
-  const Scenario& scenario = GetParam();
+  const SwapScenario& scenario = GetParam();
   std::set<int> seen;
   bool finished = false;
   std::uint64_t at = 0;
@@ -314,7 +316,7 @@ TEST_P(SwapMirrorCrash, LeavesTheLinkAtAWholeVersion) {
       }
       // It goes on, and that survives.
       const std::size_t next = held.has_value() && held->version < 4 ? held->version + 1 : 0;
-      const Status went_on = next == 0 ? Load(*mirror.value(), 0) : Apply(*mirror.value(), next - 1);
+      const Status went_on = next == 0 ? LoadVersion(*mirror.value(), 0) : Apply(*mirror.value(), next - 1);
       ASSERT_TRUE(went_on.ok()) << went_on.error().message() << " stopped at " << at << " with seed " << seed;
       mirror.value().reset();
       disk.Crash(random);

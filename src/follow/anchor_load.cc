@@ -1,0 +1,87 @@
+#include "follow/anchor_load.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/failure_policy.h"
+#include "base/object_hash.h"
+
+namespace weightwire {
+namespace {
+
+// Large enough for a store to fetch several ranges of it in parallel.
+constexpr std::uint64_t kPieceBytes = 8 * kHashChunkBytes;
+
+}  // namespace
+
+AnchorLoad::AnchorLoad(const Run& run, KnownAnchor anchor, KnownRecord record, std::shared_ptr<const Layout> layout,
+                       ThreadPool& pool)
+    : run_(run),
+      anchor_(std::move(anchor)),
+      record_(std::move(record)),
+      layout_(std::move(layout)),
+      places_(anchor_.manifest),
+      pool_(pool) {}
+
+Result<std::unique_ptr<AnchorLoad>> AnchorLoad::Begin(const Run& run, KnownAnchor anchor, KnownRecord record,
+                                                      std::shared_ptr<const Layout> layout, Target& target,
+                                                      ThreadPool& pool) {
+  std::unique_ptr<AnchorLoad> load(new AnchorLoad(run, std::move(anchor), std::move(record), std::move(layout), pool));
+  WW_TRY(load->load_, target.BeginLoad(load->places_.files()));
+  return load;
+}
+
+bool AnchorLoad::IsComplete() const { return object_ == anchor_.manifest.files.size(); }
+
+std::string AnchorLoad::ObjectKey() const { return AnchorFolder(name()) + anchor_.manifest.files[object_].name; }
+
+Result<LoadedPiece> AnchorLoad::LoadPiece() {
+  WW_CHECK(!IsComplete());
+  const AnchorFile& file = anchor_.manifest.files[object_];
+  std::vector<std::uint8_t> piece(std::min(kPieceBytes, file.size_bytes - offset_));
+  if (const Status read = run_.store().Read(ObjectKey(), offset_, piece); !read.ok()) {
+    if (ReactionTo(read.error()) != Reaction::kFetchAgain) return read.error();
+    return LoadedPiece{.lost = read.error()};
+  }
+  WW_RETURN_IF_ERROR(places_.Write(*load_, object_, offset_, piece));
+  AddChunkHashes(piece);
+  offset_ += piece.size();
+  LoadedPiece loaded{.bytes = piece.size()};
+  if (offset_ < file.size_bytes) return loaded;
+  if (ObjectHashOfChunks(chunk_hashes_) == file.hash) {
+    SkipObject();
+    loaded.completes_object = true;
+    return loaded;
+  }
+  loaded.lost = Error(ErrorCode::kCorrupt,
+                      fmt::format("object {} in {} is damaged: its bytes are not those that anchor.json lists",
+                                  ObjectKey(), run_.store().Name()));
+  offset_ = 0;
+  chunk_hashes_.clear();
+  return loaded;
+}
+
+void AnchorLoad::SkipObject() {
+  WW_CHECK(!IsComplete());
+  ++object_;
+  offset_ = 0;
+  chunk_hashes_.clear();
+}
+
+// REQUIRES: `piece` consists of whole chunks, except for the object's last one.
+void AnchorLoad::AddChunkHashes(std::span<const std::uint8_t> piece) {
+  const std::size_t first = chunk_hashes_.size();
+  chunk_hashes_.resize(first + HashChunkCount(piece.size()));
+  const std::span<Sha256Digest> added = std::span(chunk_hashes_).subspan(first);
+  // Two chunks to a task, because a pair is hashed in little more than the time of one.
+  pool_.ParallelFor((added.size() + 1) / 2, [&](std::size_t pair, std::size_t) {
+    const std::uint64_t at = 2 * pair * kHashChunkBytes;
+    HashChunks(piece.subspan(at, std::min(2 * kHashChunkBytes, piece.size() - at)),
+               added.subspan(2 * pair, std::min<std::size_t>(2, added.size() - 2 * pair)));
+  });
+}
+
+}  // namespace weightwire

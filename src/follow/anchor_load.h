@@ -1,0 +1,76 @@
+// Loads one anchor into a target, one piece per step, and checks every object's hash (spec/PROTOCOL.md, "Anchors").
+//
+// The target shows nothing of the load before Commit. The caller decides what happens when an object is missing or
+// damaged: load the piece again, skip the object, or drop the whole load.
+//
+// Thread safety: one thread at a time. Uses `pool` for hashing only, within LoadPiece.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/sha256.h"
+#include "base/threads.h"
+#include "follow/anchor_places.h"
+#include "follow/targets/target.h"
+#include "log/run.h"
+#include "tensor/layout.h"
+
+namespace weightwire {
+
+// The result of one piece.
+struct LoadedPiece {
+  std::uint64_t bytes = 0;         // fetched and written to the target
+  bool completes_object = false;   // it was the last piece of an object, and the object's hash is correct
+  std::optional<Error> lost = {};  // kNotFound or kCorrupt: the object is missing, or its bytes are damaged
+};
+
+class AnchorLoad {
+ public:
+  // Begins a load into `target`. `record` and `layout` are those of the anchor's version. `target` and `pool` must
+  // outlive the load.
+  static Result<std::unique_ptr<AnchorLoad>> Begin(const Run& run, KnownAnchor anchor, KnownRecord record,
+                                                   std::shared_ptr<const Layout> layout, Target& target,
+                                                   ThreadPool& pool);
+
+  // Fetches the next piece, at most 32 MiB, and writes it to the target. After an error nothing has changed. A piece
+  // that cannot be read will be fetched again by the next call; an object with a wrong hash, from its first piece.
+  // REQUIRES: !IsComplete().
+  Result<LoadedPiece> LoadPiece();
+  // Continues with the next object. REQUIRES: !IsComplete().
+  void SkipObject();
+  // Returns true once all objects were loaded or skipped.
+  [[nodiscard]] bool IsComplete() const;
+
+  // Makes the target hold the version. kCorrupt if its state is not the one in the record; then the target has not
+  // changed. REQUIRES: IsComplete(), no object was skipped.
+  Status Commit() { return load_->Commit(HeldOf(record_), *layout_); }
+
+  [[nodiscard]] const AnchorName& name() const { return anchor_.manifest.name; }
+  [[nodiscard]] const KnownRecord& record() const { return record_; }
+  // The key of the object that is being loaded. REQUIRES: !IsComplete().
+  [[nodiscard]] std::string ObjectKey() const;
+
+ private:
+  AnchorLoad(const Run& run, KnownAnchor anchor, KnownRecord record, std::shared_ptr<const Layout> layout,
+             ThreadPool& pool);
+  void AddChunkHashes(std::span<const std::uint8_t> piece);
+
+  const Run run_;
+  const KnownAnchor anchor_;
+  const KnownRecord record_;
+  const std::shared_ptr<const Layout> layout_;
+  const AnchorPlaces places_;
+  ThreadPool& pool_;
+  std::unique_ptr<TargetLoad> load_;
+
+  std::size_t object_ = 0;                  // index in the manifest's files
+  std::uint64_t offset_ = 0;                // bytes of the object that are loaded
+  std::vector<Sha256Digest> chunk_hashes_;  // of these bytes
+};
+
+}  // namespace weightwire
