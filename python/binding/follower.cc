@@ -148,10 +148,10 @@ class PyFollower {
     OkOrRaise(Open().Undo());
   }
 
-  void StandStill(std::optional<Version> version, bool back) {
+  void Pin(std::optional<Version> version, bool back) {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
-    Open().StandStill(version, back);
+    Open().Pin(version, back);
   }
 
   // Digests the target in full; raises if it is not what it should be.
@@ -311,7 +311,7 @@ nb::tuple Load(const std::string& url, std::optional<Version> version, std::size
       options.keep_lease = false;
       options.fetch_threads = TransferOptions().threads;
       session.Start(*session.memory, NewId(machine->random), options);
-      if (version.has_value()) session.follower->StandStill(version, /*back=*/true);
+      if (version.has_value()) session.follower->Pin(version, /*back=*/true);
       while (true) {
         WW_TRY(const FollowerStep step, session.follower->Step());
         if (step == FollowerStep::kUpToDate) return Ok();
@@ -355,7 +355,7 @@ void BindFollower(nb::module_& module) {
       .def("staged", &PyFollower::Staged)
       .def("apply", &PyFollower::Apply)
       .def("undo", &PyFollower::Undo)
-      .def("stand_still", &PyFollower::StandStill, nb::arg("version").none(), nb::arg("back"))
+      .def("pin", &PyFollower::Pin, nb::arg("version").none(), nb::arg("back"))
       .def("check", &PyFollower::Check)
       .def("newest", &PyFollower::Newest)
       .def("status", &PyFollower::Describe)

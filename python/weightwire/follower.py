@@ -254,7 +254,7 @@ class Follower:
         held = self.version if self._stops_at_next else None
         if held is not None and (version is None or held < version):
             version, back = held + 1, False
-        self._core.stand_still(version, back)
+        self._core.pin(version, back)
 
     def pin(self, version: int | None, *, back: bool = False) -> None:
         """Goes no further than this version; None removes the limit. With `back`, the next update brings a target that

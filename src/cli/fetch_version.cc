@@ -81,7 +81,7 @@ Status FetchVersion(const Run& run, const KnownRecord& version, const std::files
     follower_options.name = "checkout";
     follower_options.fetch_threads = TransferOptions().threads;
     Follower follower(run, *mirror, NewId(random), follower_options, {&clock, compute.kernels, compute.pool.get()});
-    follower.StandStill(version.record.version, /*back=*/true);
+    follower.Pin(version.record.version, /*back=*/true);
     const Progress progress(fmt::format("fetching version {}", version.record.version));
     const Status fetched = RetryTransient(interrupt, [&]() -> Result<bool> {
       WW_TRY(const FollowerStep step, follower.Step());

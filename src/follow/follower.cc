@@ -4,69 +4,57 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "base/check.h"
 #include "base/failure_policy.h"
-#include "codec/decode/decoder.h"
 #include "codec/digest/state.h"
-#include "codec/format/delta_file.h"
-#include "store/transfer.h"
 
 namespace weightwire {
-namespace {
-
-// Small parts, or records, that are fetched at a time, for each of the threads that a large part would have: requests
-// for them mostly wait. Together parts have no more bytes than this.
-constexpr std::size_t kSmallPerThread = 4;
-constexpr std::uint64_t kFetchTogetherBytes = std::uint64_t{32} << 20;
-// So many staged changes become one: what is staged is looked through for every tile of the next, and there may be
-// thousands of versions.
-constexpr std::size_t kFoldAt = 16;
-}  // namespace
 
 Follower::Follower(Run run, Target& target, const Id& id, FollowerOptions options, const FollowerTools& tools)
     : run_(std::move(run)),
       target_(target),
       options_(std::move(options)),
       tools_(tools),
-      lease_(run_, id, {options_.keep_lease, options_.name, options_.lease_seconds}, *tools.clock) {}
-
-// --- what to do next ---
+      lease_(run_, id, {options_.keep_lease, options_.name, options_.lease_seconds}, *tools.clock),
+      deltas_(run_, options_.fetch_threads),
+      staged_(target),
+      lag_(*tools.clock) {}
 
 Result<FollowerStep> Follower::Step() {
-  WW_TRY(const bool mended, target_.Recover());
-  if (mended) BeginAnew();
-  if (!started_) return Start();
-  if (LeaseIsDue()) return RenewLease();
-  if (load_ != nullptr) return Load();
-  if (plan_again_) {
-    plan_again_ = false;
-    return Plan(KnownRecord(*newest_));
+  WW_TRY(const bool recovered, target_.Recover());
+  if (recovered) Restart();
+  if (phase_ != Phase::kStart && lease_.IsDue(HeldVersion())) return RenewLease();
+  switch (phase_) {
+    case Phase::kStart:
+      return Start();
+    case Phase::kFindNext:
+      return FindNext();
+    case Phase::kPlan:
+      return Plan();
+    case Phase::kLeaseFirst:
+      return RenewLease();
+    case Phase::kBeginLoad:
+      return BeginLoad();
+    case Phase::kLoad:
+      return Load();
+    case Phase::kFetch:
+      return Fetch();
+    case Phase::kStage:
+      return Stage();
+    case Phase::kApply:
+      return ApplyStaged();
+    case Phase::kMaintain:
+      break;
   }
-  const bool too_far_ahead = !staged_.empty() && BytesAhead() > options_.ahead_bytes;
-  const bool apply_now = options_.apply_at_once && !staged_.empty() && (options_.every_version || too_far_ahead);
-  if (apply_now) {
-    WW_RETURN_IF_ERROR(Apply());
-    return FollowerStep::kApply;
-  }
-  if (!queue_.empty() && !too_far_ahead) {
-    const Queued& next = queue_.front();
-    return next.parts.size() < next.known.record.delta->size() ? Fetch() : Stage();
-  }
-  if (!too_far_ahead) {
-    WW_TRY(const FollowerStep step, NextRecord());
-    if (step != FollowerStep::kUpToDate) return step;
-  }
-  if (options_.apply_at_once && !staged_.empty()) {
-    WW_RETURN_IF_ERROR(Apply());
-    return FollowerStep::kApply;
-  }
-  WW_TRY(const bool busy, target_.RunMaintenance());
-  return busy ? FollowerStep::kIdle : FollowerStep::kUpToDate;
+  return Maintain();
 }
 
+// --- starting ---
+
 Result<FollowerStep> Follower::Start() {
-  const auto& held = target_.held();
-  if (held.has_value()) {
+  if (const auto& held = target_.held(); held.has_value()) {
     if (held->run != run_.id()) {
       return Error(ErrorCode::kMismatch,
                    fmt::format("the target follows another run than the one at {}: give it its own, or an empty target",
@@ -77,345 +65,283 @@ Result<FollowerStep> Follower::Start() {
       return Error(ErrorCode::kMismatch, fmt::format("version {} that the target holds is not the one at {}",
                                                      held->version, run_.store().Name()));
     }
-    held_ = std::move(record);
-    Forget();
+    SetHeld(*std::move(record));
   }
-  started_ = true;
-  return std::exchange(moved_, false) ? FollowerStep::kApply : FollowerStep::kRecord;
+  phase_ = Phase::kFindNext;
+  return std::exchange(moved_by_recovery_, false) ? FollowerStep::kApply : FollowerStep::kStarted;
 }
 
-// From what the target holds now, which it may have come to by itself.
-void Follower::BeginAnew() {
+void Follower::Restart() {
   const auto& now = target_.held();
-  moved_ = moved_ || (now.has_value() && !(held_.has_value() && HeldOf(*held_) == *now));
-  DropStaged();
-  queue_.clear();
-  load_ = nullptr;
-  wanted_anchor_.reset();
-  plan_again_ = false;
-  newest_.reset();
-  held_.reset();
-  started_ = false;
+  const bool is_same = held_record_.has_value() && now == HeldOf(*held_record_);
+  if (now.has_value() && !is_same) moved_by_recovery_ = true;
+  DropPlan();
+  staged_.Clear();
+  held_record_.reset();
+  phase_ = Phase::kStart;
 }
 
-// The last version queued, staged or held: what the next one must follow.
-const KnownRecord* Follower::Top() const {
-  if (!queue_.empty()) return &queue_.back().known;
-  return Reached();
+void Follower::SetHeld(KnownRecord record) {
+  const Version version = record.record.version;
+  held_record_ = std::move(record);
+  staged_.Clear();
+  lag_.SetHeld(version);
+  // A path from here needs no earlier delta.
+  unusable_.deltas.erase(unusable_.deltas.begin(), unusable_.deltas.upper_bound(version));
+  if (unusable_.deltas.empty() && unusable_.anchors.empty()) unusable_because_.reset();
 }
 
-const KnownRecord* Follower::Reached() const {
-  if (!staged_.empty()) return &staged_.back().known;
-  return held_.has_value() ? &*held_ : nullptr;
+// --- finding versions and planning ---
+
+const KnownRecord* Follower::Last() const {
+  if (!staged_.empty()) return &staged_.last();
+  return held_record_.has_value() ? &*held_record_ : nullptr;
 }
 
-Result<FollowerStep> Follower::NextRecord() {
-  const KnownRecord* top = Top();
-  if (top == nullptr || (go_back_ && held_->record.version > *stop_at_)) {
-    // Nothing to build on: straight to the newest, or to the one asked for.
-    std::optional<KnownRecord> goal;
-    if (stop_at_.has_value()) {
-      WW_TRY(goal, run_.ReadRecord(*stop_at_));
-    }
-    if (!goal.has_value() && !go_back_) {
-      // What there is meanwhile; the one asked for may come.
-      WW_TRY(goal, run_.FindNewest(std::nullopt));
-      if (goal.has_value() && stop_at_.has_value() && goal->record.version > *stop_at_) return FollowerStep::kRecord;
-    }
-    if (!goal.has_value()) return FollowerStep::kUpToDate;
-    return Plan(*goal);
-  }
-  const Version version = top->record.version;
-  if (!MayGoBeyond(version)) return FollowerStep::kUpToDate;
+std::optional<Version> Follower::HeldVersion() const {
+  return held_record_.has_value() ? std::optional(held_record_->record.version) : std::nullopt;
+}
+
+Result<std::optional<KnownRecord>> Follower::FindNewestAllowed(std::optional<Version> known) const {
+  WW_TRY(auto newest, run_.FindNewest(known));
+  if (!newest.has_value() || !pin_.has_value() || newest->record.version <= *pin_) return newest;
+  return run_.ReadRecord(*pin_);
+}
+
+Result<FollowerStep> Follower::FindNext() {
+  const KnownRecord* last = Last();
+  if (last == nullptr || (go_back_ && HeldVersion() > *pin_)) return FindGoal();
+  const Version version = last->record.version;
+  lag_.AddSeen(version);
+  if (!IsBelowPin(version)) return NothingNewer();
   WW_TRY(auto next, run_.ReadRecord(version + 1));
-  if (!next.has_value()) {
-    newest_ = *top;
-    return FollowerStep::kUpToDate;
-  }
-  WW_RETURN_IF_ERROR(CheckFollows(*top, *next));
-  Saw(*next);
-  const bool planned = newest_.has_value() && newest_->record.version > version;
-  if (!planned) {
-    // Is it the newest? Usually it is. Otherwise see how far behind we are, and whether an anchor would be cheaper.
-    newest_ = *next;
-    if (MayGoBeyond(version + 1)) {
-      WW_TRY(auto after, run_.ReadRecord(version + 2));
-      if (after.has_value()) {
-        WW_TRY(auto newest, run_.FindNewest(version + 2));
-        if (stop_at_.has_value() && newest->record.version > *stop_at_) {
-          WW_TRY(newest, run_.ReadRecord(*stop_at_));
-        }
-        return Plan(*newest);
-      }
+  if (!next.has_value()) return NothingNewer();
+  WW_RETURN_IF_ERROR(CheckFollows(*last, *next));
+  lag_.AddSeen(version + 1);
+  const bool is_planned = goal_.has_value() && goal_->record.version > version;
+  if (!is_planned) {
+    // Usually it is the newest version. Otherwise an anchor may be cheaper than all the deltas.
+    std::optional<KnownRecord> after;
+    if (IsBelowPin(version + 1)) {
+      WW_TRY(after, run_.ReadRecord(version + 2));
     }
+    if (after.has_value()) {
+      WW_TRY(auto newest, FindNewestAllowed(version + 2));
+      if (!newest.has_value()) return Corrupt(fmt::format("the record of version {} is missing", *pin_));
+      return PlanFor(*std::move(newest));
+    }
+    goal_ = *next;
   }
-  if (!next->record.delta.has_value() || !IsFree(version, version + 1)) return Plan(KnownRecord(*newest_));
-  queue_.push_back({*std::move(next), {}, 0});
-  if (planned) QueueAhead(newest_->record.version);
+  const Avoid avoid = AvoidNow();
+  if (!next->record.delta.has_value() || !avoid.Free(version, version + 1)) return PlanFor(KnownRecord(*goal_));
+  deltas_.Push(*std::move(next));
+  if (is_planned) deltas_.ReadAhead(std::min(pin_.value_or(goal_->record.version), goal_->record.version), avoid);
+  phase_ = NextPhase();
   return FollowerStep::kRecord;
 }
 
-// Records of the versions after the one queued, on the way to one that is known. What cannot be had now is asked for
-// again, alone, when it is its turn, and its trouble is told then.
-void Follower::QueueAhead(Version last) {
-  if (options_.fetch_threads == 1) return;
-  const Version first = queue_.back().known.record.version + 1;
-  // With the one queued as many as parts are fetched at a time.
-  const std::size_t at_most = kSmallPerThread * options_.fetch_threads - 1;
-  if (first > last || !MayGoBeyond(first - 1)) return;
-  const Version end = std::min(stop_at_.value_or(last), last) + 1;
-  std::vector<std::optional<KnownRecord>> records(std::min<std::uint64_t>(end - first, at_most));
-  ThreadPool requests(std::max<std::size_t>(1, records.size()));
-  requests.ParallelFor(records.size(), [&](std::size_t i, std::size_t) {
-    if (auto record = run_.ReadRecord(first + i); record.ok()) records[i] = std::move(record).value();
-  });
-  for (std::optional<KnownRecord>& record : records) {
-    const KnownRecord& before = queue_.back().known;
-    if (!record.has_value() || !CheckFollows(before, *record).ok() || !record->record.delta.has_value() ||
-        !IsFree(before.record.version, record->record.version)) {
-      return;
-    }
-    queue_.push_back({*std::move(record), {}, 0});
+// There is nothing to build on: the goal is the pinned version. Until that exists, it is the newest one.
+Result<FollowerStep> Follower::FindGoal() {
+  std::optional<KnownRecord> goal;
+  if (pin_.has_value()) {
+    WW_TRY(goal, run_.ReadRecord(*pin_));
   }
+  if (!goal.has_value() && !go_back_) {
+    WW_TRY(goal, FindNewestAllowed(std::nullopt));
+  }
+  return goal.has_value() ? PlanFor(*std::move(goal)) : NothingNewer();
 }
 
-Result<FollowerStep> Follower::Plan(const KnownRecord& target) {
-  newest_ = target;
-  Saw(target);
-  // What is staged already counts as held: it costs nothing more.
-  const KnownRecord* top = target_changed_ ? nullptr : Reached();
+FollowerStep Follower::NothingNewer() {
+  phase_ = options_.apply_at_once && !staged_.empty() ? Phase::kApply : Phase::kMaintain;
+  return FollowerStep::kNothingNewer;
+}
+
+FollowerStep Follower::PlanFor(KnownRecord goal) {
+  lag_.AddSeen(goal.record.version);
+  goal_ = std::move(goal);
+  phase_ = Phase::kPlan;
+  return FollowerStep::kRecord;
+}
+
+Result<FollowerStep> Follower::Plan() {
+  // What is staged costs no more bytes, so it counts as held.
+  const KnownRecord* last = has_foreign_writes_ ? nullptr : Last();
   std::optional<HeldCost> held;
-  if (top != nullptr && top->record.version <= target.record.version) {
-    held = HeldCost{top->record.version, top->record.delta_bytes};
+  if (last != nullptr && last->record.version <= goal_->record.version) {
+    held = HeldCost{last->record.version, last->record.delta_bytes};
   }
-  queue_.clear();
-  auto planned = PlanFetch(run_, target.record, held, AvoidNow());
-  if (!planned.ok()) {
-    // Next time everything is looked at anew: a newer version may have an anchor, a store may have recovered.
-    newest_.reset();
-    gone_ = {};
-    const std::optional<Error> why = gone_why_;
-    if (!target_changed_) gone_why_.reset();
-    if (planned.error().code() != ErrorCode::kNotFound || !why.has_value()) return planned.error();
-    // Damage is another matter than what is not there.
-    const bool damaged = why->code() != ErrorCode::kNotFound;
-    return Error(damaged ? ErrorCode::kCorrupt : ErrorCode::kNotFound,
-                 fmt::format("{} ({})", planned.error().message(), why->message()));
+  anchor_.reset();
+  auto plan = PlanFetch(run_, goal_->record, held, AvoidNow());
+  if (!plan.ok()) {
+    // Next time everything is examined again: a newer version may have an anchor, or the store may have recovered.
+    phase_ = Phase::kFindNext;
+    goal_.reset();
+    unusable_ = {};
+    const std::optional<Error> because = unusable_because_;
+    if (!has_foreign_writes_) unusable_because_.reset();
+    if (plan.error().code() != ErrorCode::kNotFound || !because.has_value()) return plan.error();
+    const bool is_damage = because->code() != ErrorCode::kNotFound;
+    return Error(is_damage ? ErrorCode::kCorrupt : ErrorCode::kNotFound,
+                 fmt::format("{} ({})", plan.error().message(), because->message()));
   }
-  const FetchPlan& way = planned.value();
-  if (!way.anchor.has_value()) {
-    wanted_anchor_.reset();  // one that was wanted before has been marked or has gone meanwhile
-    return FollowerStep::kPlan;
+  anchor_ = std::move(plan.value().anchor);
+  if (!anchor_.has_value()) {
+    phase_ = Phase::kFindNext;
+  } else {
+    phase_ = lease_.Protects(anchor_->manifest.name) ? Phase::kBeginLoad : Phase::kLeaseFirst;
   }
-  const AnchorManifest& manifest = way.anchor->manifest;
-  wanted_anchor_ = manifest.name;
-  if (!lease_.Protects(manifest.name)) {
-    // First the lease that names the anchor, then the marks, then the plan again.
-    plan_again_ = true;
-    return RenewLease();
-  }
-  WW_TRY(auto record, run_.ReadRecord(manifest.name.version));
-  if (!record.has_value() || record->record.state != manifest.state || record->record.layout != manifest.layout ||
-      Contradicts(record->record, *way.anchor)) {
-    return GiveUpAnchor(manifest.name,
-                        Error(ErrorCode::kCorrupt, fmt::format("the anchor of version {} is not what its record says",
-                                                               manifest.name.version)));
-  }
-  auto layout = run_.ReadLayout(manifest.layout);
-  if (!layout.ok()) return layout.error();
-  WW_TRY(load_, AnchorLoad::Begin(run_, *way.anchor, *std::move(record),
-                                  std::make_shared<const Layout>(std::move(layout).value()), target_, *tools_.pool));
-  load_attempts_ = 0;
-  DropStaged();
   return FollowerStep::kPlan;
 }
 
-// --- the lease ---
-
-bool Follower::LeaseIsDue() const {
-  return lease_.IsDue(held_.has_value() ? std::optional(held_->record.version) : std::nullopt);
-}
-
-Result<FollowerStep> Follower::RenewLease() {
-  LeaseNeeds needs;
-  if (held_.has_value()) needs.holds = held_->record.version;
-  needs.anchor = wanted_anchor_;
-  WW_RETURN_IF_ERROR(lease_.Renew(needs));
-  return FollowerStep::kLease;
+void Follower::DropPlan() {
+  goal_.reset();
+  anchor_.reset();
+  load_ = nullptr;
+  deltas_.Clear();
+  failed_attempts_ = 0;
 }
 
 Avoid Follower::AvoidNow() const {
-  Avoid avoid = gone_;
+  Avoid avoid = unusable_;
   const Avoid& marked = lease_.marked();
   avoid.anchors.insert(marked.anchors.begin(), marked.anchors.end());
   avoid.deltas.insert(marked.deltas.begin(), marked.deltas.end());
   return avoid;
 }
 
+// --- the lease ---
+
+Result<FollowerStep> Follower::RenewLease() {
+  LeaseNeeds needs{.holds = HeldVersion()};
+  if (anchor_.has_value()) needs.anchor = anchor_->manifest.name;
+  WW_RETURN_IF_ERROR(lease_.Renew(needs));
+  if (phase_ == Phase::kLeaseFirst) phase_ = Phase::kPlan;
+  return FollowerStep::kLease;
+}
+
 Status Follower::KeepLease() {
-  if (started_ && LeaseIsDue()) WW_RETURN_IF_ERROR(RenewLease());
+  if (phase_ != Phase::kStart && lease_.IsDue(HeldVersion())) WW_RETURN_IF_ERROR(RenewLease());
   return Ok();
+}
+
+// --- anchors ---
+
+Result<FollowerStep> Follower::BeginLoad() {
+  const AnchorManifest& manifest = anchor_->manifest;
+  WW_TRY(auto record, run_.ReadRecord(manifest.name.version));
+  if (!record.has_value() || record->record.state != manifest.state || record->record.layout != manifest.layout ||
+      Contradicts(record->record, *anchor_)) {
+    return AvoidAnchor(
+        Corrupt(fmt::format("the anchor of version {} is not what its record says", manifest.name.version)));
+  }
+  WW_TRY(Layout layout, run_.ReadLayout(manifest.layout));
+  WW_TRY(load_, AnchorLoad::Begin(run_, *anchor_, *std::move(record), std::make_shared<const Layout>(std::move(layout)),
+                                  target_, *tools_.pool));
+  staged_.Clear();
+  phase_ = Phase::kLoad;
+  return FollowerStep::kPlan;
+}
+
+Result<FollowerStep> Follower::Load() {
+  if (load_->IsComplete()) return CommitLoad();
+  WW_TRY(const LoadedPiece piece, load_->LoadPiece());
+  counters_.bytes_fetched += piece.bytes;
+  if (piece.completes_object) failed_attempts_ = 0;
+  if (piece.lost.has_value() && !MayFetchAgain(*piece.lost)) return AvoidAnchor(*piece.lost);
+  return FollowerStep::kLoad;
+}
+
+Result<FollowerStep> Follower::CommitLoad() {
+  const Status committed = load_->Commit();
+  if (!committed.ok()) {
+    if (committed.error().code() != ErrorCode::kCorrupt) return committed.error();
+    return AvoidAnchor(committed.error());
+  }
+  SetHeld(load_->record());
+  has_foreign_writes_ = false;
+  load_ = nullptr;
+  anchor_.reset();
+  ++counters_.anchors_loaded;
+  phase_ = NextPhase();
+  return FollowerStep::kApply;
+}
+
+bool Follower::MayFetchAgain(const Error& lost) {
+  if (lost.code() == ErrorCode::kNotFound || ++failed_attempts_ >= options_.fetch_attempts) return false;
+  ++counters_.objects_fetched_again;
+  return true;
+}
+
+FollowerStep Follower::AvoidAnchor(const Error& why) {
+  unusable_.anchors.insert(anchor_->manifest.name);
+  return PlanAgain(why);
+}
+
+FollowerStep Follower::AvoidDelta(Version version, const Error& why) {
+  unusable_.deltas.insert(version);
+  const FollowerStep step = PlanAgain(why);
+  // What is staged leads closer to the goal, so it is applied first.
+  if (options_.apply_at_once && !staged_.empty()) phase_ = Phase::kApply;
+  return step;
+}
+
+FollowerStep Follower::PlanAgain(const Error& why) {
+  if (!unusable_because_.has_value()) unusable_because_ = why;
+  ++counters_.detours;
+  std::optional<KnownRecord> goal = std::move(goal_);
+  DropPlan();
+  goal_ = std::move(goal);
+  phase_ = Phase::kPlan;
+  return FollowerStep::kDetour;
 }
 
 // --- deltas ---
 
-// The next part; and those after it, also of versions that come later, as far as they are small.
-std::vector<Follower::WantedPart> Follower::PartsWanted() {
-  std::vector<WantedPart> wanted;
-  const std::size_t at_most = options_.fetch_threads == 1 ? 1 : kSmallPerThread * options_.fetch_threads;
-  std::uint64_t bytes = 0;
-  for (Queued& queued : queue_) {
-    const std::vector<PartRef>& parts = *queued.known.record.delta;
-    for (std::size_t i = queued.parts.size(); i < parts.size(); ++i) {
-      bytes += parts[i].size_bytes;
-      const bool fits = wanted.size() < at_most && bytes <= kFetchTogetherBytes && !lease_.IsMarked(parts[i].key);
-      if (!wanted.empty() && !fits) return wanted;
-      wanted.push_back({&queued, &parts[i], {}, Ok()});
-    }
-  }
-  return wanted;
-}
-
-void Follower::FetchParts(std::span<WantedPart> wanted) const {
-  TransferOptions transfer;
-  transfer.threads = wanted.size() == 1 ? options_.fetch_threads : 1;
-  ThreadPool requests(wanted.size());
-  requests.ParallelFor(wanted.size(), [&](std::size_t i, std::size_t) {
-    WantedPart& want = wanted[i];
-    want.read = run_.CheckPartSize(*want.part);
-    if (!want.read.ok()) return;
-    want.bytes.resize(want.part->size_bytes);
-    want.read = DownloadObject(run_.store(), want.part->key, want.part->hash, want.bytes, transfer);
-  });
-}
-
 Result<FollowerStep> Follower::Fetch() {
-  std::vector<WantedPart> wanted = PartsWanted();
-  Queued& next = *wanted.front().of;
-  const Version version = next.known.record.version;
-  if (lease_.IsMarked(wanted.front().part->key)) {
-    return GiveUpDelta(version,
-                       Error(ErrorCode::kNotFound, fmt::format("gc is removing {}", wanted.front().part->key)));
+  const Version version = deltas_.first().record.version;
+  if (const std::string& key = deltas_.NextPart().key; lease_.IsMarked(key)) {
+    return AvoidDelta(version, Error(ErrorCode::kNotFound, fmt::format("gc is removing {}", key)));
   }
-  FetchParts(wanted);
-  for (WantedPart& want : wanted) {
-    // Whatever is the matter with one that is not the first: it will be, the next time.
-    if (!want.read.ok()) break;
-    counters_.bytes_fetched += want.bytes.size();
-    want.of->attempts = 0;
-    want.of->parts.push_back(std::move(want.bytes));
+  const auto fetched = deltas_.FetchParts(lease_);
+  if (!fetched.ok()) {
+    const Error& error = fetched.error();
+    if (ReactionTo(error) != Reaction::kFetchAgain) return error;
+    if (!MayFetchAgain(error)) return AvoidDelta(version, error);
+    return FollowerStep::kFetch;
   }
-  const Status& read = wanted.front().read;
-  if (read.ok()) return FollowerStep::kFetch;
-  if (ReactionTo(read.error()) != Reaction::kFetchAgain) return read.error();
-  if (read.error().code() == ErrorCode::kNotFound || ++next.attempts >= options_.fetch_attempts) {
-    return GiveUpDelta(version, read.error());
-  }
-  ++counters_.objects_fetched_again;
+  failed_attempts_ = 0;
+  counters_.bytes_fetched += fetched.value();
+  phase_ = NextPhase();
   return FollowerStep::kFetch;
 }
 
-Result<FollowerStep> Follower::GiveUpDelta(Version version, const Error& why) {
-  gone_.deltas.insert(version);
-  if (!gone_why_.has_value()) gone_why_ = why;
-  ++counters_.detours;
-  queue_.clear();
-  // What leads up to it is good, and nearer than what is held.
-  if (options_.apply_at_once && !staged_.empty()) WW_RETURN_IF_ERROR(Apply());
-  return Plan(KnownRecord(*newest_));
-}
-
 Result<FollowerStep> Follower::Stage() {
-  Queued& next = queue_.front();
-  const Record& record = next.known.record;
-  WW_TRY(const StateView* const seen, ViewOfStaged());
-  const StateView& view = *seen;
-  const Sha256Digest before = staged_.empty() ? held_->record.state : staged_.back().known.record.state;
-  std::vector<DeltaFile> files;
-  const auto stage = [&]() -> Result<std::shared_ptr<const StagedChange>> {
-    for (const auto& bytes : next.parts) {
-      WW_TRY(DeltaFile file, DeltaFile::Parse(bytes));
-      files.push_back(std::move(file));
+  const Record& record = deltas_.first().record;
+  const Version version = record.version;
+  const Sha256Digest& before = Last()->record.state;
+  WW_TRY(const StateView* const view, staged_.View());
+  auto change = DecodeVersion(record, before, deltas_.parts(), *view, *tools_.kernels, *tools_.pool);
+  if (!change.ok()) {
+    const Error& error = change.error();
+    // A path around a delta in a newer format would hide from the operator that weightwire must be updated.
+    if (IsRetryable(error) || error.code() == ErrorCode::kUnsupported) return error;
+    // The bytes are those that the record names. So either the delta was made wrong, or the target has changed.
+    WW_TRY(const std::optional<Error> foreign_write, FindForeignWrite());
+    if (!foreign_write.has_value()) {
+      return AvoidDelta(version, error.In(fmt::format("the delta of version {}", version)));
     }
-    if (files.size() == 1 && files.front().index().state.has_value()) {
-      return StageDelta(files.front(), view, *tools_.kernels, *tools_.pool);
-    }
-    return StageParts(files, StateDigests{before, record.state}, view, *tools_.kernels, *tools_.pool);
-  };
-  // Something of the right hash that does not decode, or not to the promised state, will not get better.
-  std::shared_ptr<const StagedChange> change;
-  if (next.parts.empty()) {
-    // The same state under another step.
-    change = std::make_shared<const StagedChange>(StagedChange::Nothing(view.shared_layout(), view.digests()));
-  } else {
-    auto staged = stage();
-    if (!staged.ok()) {
-      const ErrorCode code = staged.error().code();
-      const bool hopeless = code == ErrorCode::kCorrupt || code == ErrorCode::kMismatch || code == ErrorCode::kLimit;
-      if (!hopeless) return staged.error();
-      // The bytes are those that the record names, so either it was made wrong, or the target is not what it was.
-      WW_TRY(const std::optional<Error> trouble, TargetTrouble());
-      if (!trouble.has_value()) {
-        return GiveUpDelta(record.version, staged.error().In(fmt::format("the delta of version {}", record.version)));
-      }
-      target_changed_ = true;
-      DropStaged();
-      gone_why_ = trouble;
-      queue_.clear();
-      ++counters_.detours;
-      return Plan(KnownRecord(*newest_));
-    }
-    change = std::move(staged).value();
+    has_foreign_writes_ = true;
+    staged_.Clear();
+    unusable_because_ = foreign_write;
+    return PlanAgain(*foreign_write);
   }
-  if (change->state_before() != before || change->state_after() != record.state ||
-      change->layout_after().hash() != record.layout) {
-    return GiveUpDelta(record.version, Error(ErrorCode::kCorrupt,
-                                             fmt::format("the delta of version {} does not lead to what its record "
-                                                         "says",
-                                                         record.version)));
-  }
-  view_ = std::move(*view_).After(change);
-  staged_.push_back({std::move(next.known), std::move(change)});
-  queue_.pop_front();
-  FoldStaged();
+  staged_.Push(deltas_.Pop(), std::move(change).value());
+  phase_ = NextPhase();
   return FollowerStep::kStage;
 }
 
-// Valid until something is staged, dropped or applied.
-Result<const StateView*> Follower::ViewOfStaged() {
-  if (!view_.has_value()) {
-    WW_TRY(StateView view, target_.View());
-    for (const StagedVersion& staged : staged_) view = std::move(view).After(staged.change);
-    view_ = std::move(view);
-  }
-  return &*view_;
-}
-
-// Makes one change of the last ones as soon as there are kFoldAt of about the same number of versions: each version is
-// folded a few times at most, however many there are.
-void Follower::FoldStaged() {
-  while (staged_.size() >= kFoldAt) {
-    const auto first = staged_.end() - kFoldAt;
-    if (first->versions != staged_.back().versions) return;
-    std::vector<std::shared_ptr<const StagedChange>> changes;
-    StagedVersion folded{std::move(staged_.back().known), nullptr, 0};
-    for (auto at = first; at != staged_.end(); ++at) {
-      changes.push_back(at->change);
-      folded.versions += at->versions;
-    }
-    view_.reset();
-    folded.change = StagedChange::Fold(changes);
-    staged_.erase(first, staged_.end());
-    staged_.push_back(std::move(folded));
-  }
-}
-
-void Follower::DropStaged() {
-  view_.reset();
-  staged_.clear();
-}
-
-Result<std::optional<Error>> Follower::TargetTrouble() {
+Result<std::optional<Error>> Follower::FindForeignWrite() {
   WW_TRY(const StateView view, target_.View());
   std::vector<std::span<const std::uint8_t>> tensors;
   for (std::size_t i = 0; i < view.layout().size(); ++i) tensors.push_back(view.InPlace(i));
@@ -423,113 +349,71 @@ Result<std::optional<Error>> Follower::TargetTrouble() {
   return std::optional(Error(ErrorCode::kMismatch,
                              fmt::format("the target does not hold version {} any more: something else has written to "
                                          "it",
-                                         held_->record.version)));
+                                         held_record_->record.version)));
 }
 
-std::uint64_t Follower::BytesAhead() const {
-  return staged_.empty() ? 0 : staged_.back().known.record.delta_bytes - held_->record.delta_bytes;
+bool Follower::IsTooFarAhead() const {
+  if (staged_.empty()) return false;
+  return staged_.last().record.delta_bytes - held_record_->record.delta_bytes > options_.ahead_bytes;
 }
 
-std::shared_ptr<const StagedChange> Follower::Staged() const {
-  WW_CHECK(!staged_.empty());
-  if (staged_.size() == 1) return staged_.front().change;
-  std::vector<std::shared_ptr<const StagedChange>> changes;
-  for (const StagedVersion& staged : staged_) changes.push_back(staged.change);
-  return StagedChange::Fold(changes);
+Follower::Phase Follower::NextPhase() const {
+  if (IsTooFarAhead()) return options_.apply_at_once ? Phase::kApply : Phase::kMaintain;
+  if (options_.apply_at_once && options_.every_version && !staged_.empty()) return Phase::kApply;
+  if (deltas_.empty()) return Phase::kFindNext;
+  return deltas_.IsFetched() ? Phase::kStage : Phase::kFetch;
+}
+
+// --- the target ---
+
+Result<FollowerStep> Follower::ApplyStaged() {
+  const Status applied = Apply();
+  // If the target is locked by a reader, newer versions may be staged before the next attempt.
+  phase_ = NextPhase();
+  if (!applied.ok()) return applied.error();
+  return FollowerStep::kApply;
+}
+
+Result<FollowerStep> Follower::Maintain() {
+  phase_ = NextPhase();
+  WW_TRY(const bool has_worked, target_.RunMaintenance());
+  return has_worked ? FollowerStep::kMaintenance : FollowerStep::kUpToDate;
 }
 
 Status Follower::Apply() {
-  WW_CHECK(!staged_.empty());
-  const KnownRecord& to = staged_.back().known;
-  WW_RETURN_IF_ERROR(target_.Apply(Staged(), HeldOf(to)));
-  for (const StagedVersion& staged : staged_) counters_.versions_applied += staged.versions;
-  held_ = KnownRecord(to);
-  Forget();
+  WW_CHECK(HasStaged());
+  KnownRecord record = staged_.last();
+  WW_RETURN_IF_ERROR(target_.Apply(staged_.Combined(), HeldOf(record)));
+  counters_.versions_applied += staged_.count();
+  SetHeld(std::move(record));
+  if (phase_ == Phase::kMaintain) phase_ = NextPhase();  // it waited for this
   return Ok();
 }
 
 Status Follower::Undo() {
   WW_RETURN_IF_ERROR(target_.Undo());
-  StandStill(target_.held()->version);
-  // The target has gone back, whatever comes of reading its record: the next step reads it, and again if that fails.
-  BeginAnew();
-  moved_ = false;  // the caller knows
+  Pin(target_.held()->version);
+  // The next step reads the record of that version. If that fails, the target has gone back all the same.
+  Restart();
+  moved_by_recovery_ = false;  // the caller knows
   return Ok();
 }
 
-// What does not matter any more now that a newer version is held.
-void Follower::Forget() {
-  DropStaged();
-  const Version version = held_->record.version;
-  gone_.deltas.erase(gone_.deltas.begin(), gone_.deltas.upper_bound(version));
-  if (gone_.deltas.empty() && gone_.anchors.empty()) gone_why_.reset();
-  while (!seen_.empty() && seen_.front().first <= version) seen_.pop_front();
-}
-
-// --- anchors ---
-
-Result<FollowerStep> Follower::Load() {
-  if (load_->IsComplete()) return FinishLoad();
-  WW_TRY(const LoadedPiece piece, load_->LoadPiece());
-  counters_.bytes_fetched += piece.bytes;
-  if (piece.completes_object) load_attempts_ = 0;
-  if (!piece.lost.has_value()) return FollowerStep::kLoad;
-  if (piece.lost->code() == ErrorCode::kNotFound || ++load_attempts_ >= options_.fetch_attempts) {
-    return GiveUpAnchor(load_->name(), *piece.lost);
-  }
-  ++counters_.objects_fetched_again;
-  return FollowerStep::kLoad;
-}
-
-Result<FollowerStep> Follower::FinishLoad() {
-  const Status committed = load_->Commit();
-  if (!committed.ok()) {
-    if (committed.error().code() != ErrorCode::kCorrupt) return committed.error();
-    return GiveUpAnchor(load_->name(), committed.error());
-  }
-  held_ = load_->record();
-  target_changed_ = false;
-  load_ = nullptr;
-  wanted_anchor_.reset();
-  ++counters_.anchors_loaded;
-  Forget();
-  return FollowerStep::kApply;
-}
-
-Result<FollowerStep> Follower::GiveUpAnchor(AnchorName name, const Error& why) {
-  gone_.anchors.insert(name);
-  if (!gone_why_.has_value()) gone_why_ = why;
-  load_ = nullptr;
-  wanted_anchor_.reset();
-  ++counters_.detours;
-  return Plan(KnownRecord(*newest_));
-}
-
-// --- what others see ---
-
-void Follower::StandStill(std::optional<Version> at, bool back) {
-  stop_at_ = at;
+void Follower::Pin(std::optional<Version> at, bool back) {
+  pin_ = at;
   go_back_ = back && at.has_value();
-  queue_.clear();
-  if (at.has_value()) {
-    view_.reset();
-    while (!staged_.empty() && staged_.back().known.record.version > *at) staged_.pop_back();
-  }
-  if (at.has_value() && newest_.has_value() && newest_->record.version > *at) {
-    // The way that was planned leads further.
-    load_ = nullptr;
-    wanted_anchor_.reset();
-    plan_again_ = false;
-    newest_.reset();
-  }
+  deltas_.Clear();
+  failed_attempts_ = 0;
+  if (at.has_value()) staged_.DropAfter(*at);
+  const bool exceeds_pin = goal_.has_value() && at.has_value() && goal_->record.version > *at;
+  if (exceeds_pin) DropPlan();
+  const bool is_by_anchor =
+      phase_ == Phase::kPlan || phase_ == Phase::kLeaseFirst || phase_ == Phase::kBeginLoad || phase_ == Phase::kLoad;
+  if (phase_ == Phase::kStart || (is_by_anchor && !exceeds_pin)) return;
+  phase_ = Phase::kFindNext;
 }
 
-void Follower::Saw(const KnownRecord& record) {
-  const Version version = record.record.version;
-  newest_seen_ = std::max(newest_seen_.value_or(0), version);
-  if (held_.has_value() && version <= held_->record.version) return;
-  if (seen_.empty() || seen_.back().first < version) seen_.emplace_back(version, tools_.clock->Monotonic());
-}
+// --- status ---
 
 FollowerStatus Follower::status() const {
   FollowerStatus status = counters_;
@@ -537,21 +421,19 @@ FollowerStatus Follower::status() const {
     status.held = held->version;
     status.held_step = held->step;
   }
-  if (!staged_.empty()) status.staged = staged_.back().known.record.version;
-  // Also while there is no way to it, and so nothing planned; and after going back.
-  status.newest = newest_seen_;
-  if (newest_.has_value()) status.newest = std::max(status.newest.value_or(0), newest_->record.version);
-  if (!seen_.empty()) status.behind = tools_.clock->Monotonic() - seen_.front().second;
+  if (!staged_.empty()) status.staged = staged_.last().record.version;
+  status.newest = lag_.newest();
+  status.behind = lag_.behind();
   status.has_lease = lease_.IsAlive();
   if (lease_.error().has_value()) status.lease_error = lease_.error()->message();
   if (load_ != nullptr) {
     status.waits_for = fmt::format("the anchor of version {}", load_->name().version);
-  } else if (!queue_.empty()) {
-    status.waits_for = fmt::format("the delta of version {}", queue_.front().known.record.version);
+  } else if (!deltas_.empty()) {
+    status.waits_for = fmt::format("the delta of version {}", deltas_.first().record.version);
   } else if (!staged_.empty() && !options_.apply_at_once) {
     status.waits_for = "being told to apply";
-  } else if (status.held.has_value() && !MayGoBeyond(*status.held)) {
-    status.waits_for = fmt::format("nothing: it stands still on version {}", *status.held);
+  } else if (status.held.has_value() && !IsBelowPin(*status.held)) {
+    status.waits_for = fmt::format("nothing: it is pinned to version {}", *status.held);
   } else {
     status.waits_for = status.held.has_value() ? fmt::format("version {}", *status.held + 1) : "the first version";
   }

@@ -1,60 +1,58 @@
-// A follower: brings a target to newer versions of a run, and holds it exact all the while.
-//
-// It is a step function: Step does one bounded thing (asks for a record, fetches a part, stages a version, …) and says
-// what. It never waits and asks no clock but the one it is given; whoever runs it decides when to step again (runner/),
-// and a simulator can stop it between any two effects. Threads it starts only within a step, for requests that are made
-// at a time, and none with a single fetch thread.
+// A follower: brings a target to newer versions of a run, and keeps it exact.
 //
 // Everything is fetched, verified and staged before the target is touched. Several versions are staged over each other
-// and applied as one change. When the way by deltas costs more bytes than an anchor, or is gone, the anchor is
-// taken; it is streamed into the target, which goes on showing the version it holds until that is complete.
+// and applied as one change. If an anchor costs fewer bytes than the deltas, or a delta is missing or damaged, the
+// follower loads an anchor instead. The target shows the version it holds until the anchor is complete.
 //
-// A lease tells gc what is still needed (spec/PROTOCOL.md, "Duties of a reader"). Where it cannot be written the
-// follower goes on without, says so, and tries again from time to time. A renewal that fails for the moment stops
-// nothing as long as the lease lives.
+// It is a state machine: Step performs the work of one Phase (see below) and returns what it did. It never waits, and
+// knows no clock but the given one. The caller decides when to step again (runner/follow_loop.h), and a simulator can
+// stop the follower between any two steps. A step is one of:
+//   - a few requests for small objects: records, lists, manifests, the lease. Finding the newest of n versions takes
+//     about 2 log2(n) of them;
+//   - one fetch: 32 MiB of an anchor, or one part of a delta, or several small parts of together at most 32 MiB;
+//   - the decoding of one version (kStage);
+//   - one call of the target, as long as that takes: Apply, RunMaintenance, the commit of a load, which digests the
+//     whole model, or Recover, which each step calls first and which has work only after an error.
 //
-// Thread safety: one thread at a time.
+// A lease tells gc what the follower needs (lease_keeper.h).
+//
+// Thread safety: one thread at a time. Threads that a step starts end with it; with one fetch thread there are none.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "base/clock.h"
-#include "base/random.h"
 #include "base/result.h"
 #include "base/threads.h"
-#include "codec/decode/state_view.h"
 #include "codec/kernels/kernels.h"
 #include "follow/anchor_load.h"
+#include "follow/delta_queue.h"
 #include "follow/lease_keeper.h"
+#include "follow/staged_versions.h"
 #include "follow/targets/target.h"
+#include "follow/version_lag.h"
 #include "log/plan.h"
 #include "log/run.h"
 
 namespace weightwire {
 
 struct FollowerOptions {
-  // What people see in `weightwire leases`.
-  std::string name{};
+  std::string name{};  // what `weightwire leases` shows
   bool keep_lease = true;
   std::uint64_t lease_seconds = kDefaultLeaseSeconds;
-  // Apply what is staged as soon as there is no newer version to stage over it; otherwise when told to.
+  // Apply what is staged as soon as there is no newer version to stage over it. Otherwise only the caller applies.
   bool apply_at_once = true;
   // Apply each version on its own, instead of several in one change.
   bool every_version = false;
-  // Versions are staged ahead as long as their deltas have no more bytes than this; at least one always is.
+  // Stage further versions while their deltas have at most this many bytes. At least one version is always staged.
   std::uint64_t ahead_bytes = std::uint64_t{1} << 30;
-  // A damaged object is fetched so many times before another way is tried.
+  // Fetch a damaged object up to this many times before another path is planned.
   int fetch_attempts = 3;
-  // Ranges of a large part that are fetched, and hashed, at a time. More than one needs a store that may be used by
-  // several threads; then small parts, and records on the way to a version that is known, are fetched several at a time
-  // too.
+  // Requests at a time (delta_queue.h). More than 1 needs a store that allows calls from several threads.
   std::size_t fetch_threads = 1;
 };
 
@@ -65,150 +63,151 @@ struct FollowerTools {
   ThreadPool* pool = nullptr;
 };
 
+// What a step did.
 enum class FollowerStep : std::uint8_t {
-  kUpToDate,  // nothing to do until there is a new version, or (not apply_at_once) until told to apply
-  kLease,     // wrote the lease and read the marks
-  kRecord,    // found a newer version
-  kPlan,      // found out how to get there
-  kFetch,     // fetched a part of a delta
-  kLoad,      // fetched a piece of an anchor
-  kStage,     // decoded and verified a version
-  kApply,     // the target holds a newer version
-  kIdle,      // did some of the target's housekeeping
+  kUpToDate,      // nothing: there is no newer version, or the caller must apply what is staged
+  kStarted,       // read the record of the version that the target holds
+  kLease,         // wrote the lease and read gc's marks, or failed to in a way that stops nothing
+  kRecord,        // found newer versions
+  kNothingNewer,  // asked for a newer version, and there is none, or the pin excludes it
+  kPlan,          // planned the path to the goal, or began to load the anchor that it starts with
+  kFetch,         // fetched parts of deltas, or one that was damaged and will be fetched again
+  kLoad,          // the same for a piece of an anchor
+  kDetour,        // found a delta or an anchor unusable; another path will be planned
+  kStage,         // decoded and verified a version
+  kApply,         // the target holds another version
+  kMaintenance,   // the target did maintenance
 };
 
-// What a person wants to know.
 struct FollowerStatus {
-  std::optional<Version> held;
+  std::optional<Version> held;  // by the target
   std::optional<std::uint64_t> held_step;
-  std::optional<Version> staged;  // the version that what is staged leads to
-  std::optional<Version> newest;  // the newest one seen
-  // How long the oldest version that is newer than the one held has been known; zero when there is none.
+  std::optional<Version> staged;  // the last version staged
+  std::optional<Version> newest;  // the newest version seen
+  // How long the oldest version after the one held has been known; zero if there is none.
   std::chrono::nanoseconds behind{0};
   bool has_lease = false;
-  std::string lease_error;  // why there is none though one is to be kept
-  std::string waits_for;    // in words
+  std::string lease_error;  // why the lease cannot be written; empty if it can
+  std::string waits_for;    // human-readable
   std::uint64_t bytes_fetched = 0;
   std::uint64_t versions_applied = 0;
   std::uint64_t anchors_loaded = 0;
   std::uint64_t objects_fetched_again = 0;
-  std::uint64_t detours = 0;  // over an anchor, because a delta was gone or damaged
+  std::uint64_t detours = 0;  // deltas and anchors that were missing or damaged
 };
 
 class Follower {
  public:
-  // `id` names the lease; the same for the same target over restarts.
+  // `id` names the lease. Use the same id for the same target after a restart. `target` must outlive the follower.
   Follower(Run run, Target& target, const Id& id, FollowerOptions options, const FollowerTools& tools);
 
-  // One thing. After an error the follower is as before it and the target is exact; stepping again is right, later if
-  // the code is kUnavailable, and after a person has looked at it otherwise.
+  // Performs one step. After an error the target is exact and the follower is as before the step, except that a plan
+  // that failed is made again from the newest version. Call it again: soon if the error is transient, otherwise after
+  // somebody has acted (base/failure_policy.h).
   Result<FollowerStep> Step();
 
-  // Goes no further than this version; nothing: as far as there is. A target that holds a later one stays as it is,
-  // unless `back` is set: then it is brought back to exactly that version.
-  void StandStill(std::optional<Version> at, bool back = false);
+  // Follows up to version `at` only, or, without a value, up to the newest version. A target that holds a later version
+  // stays there, unless `back` is set: then it returns to exactly `at`.
+  void Pin(std::optional<Version> at, bool back = false);
 
-  // What is staged over the version held, as one change. REQUIRES for this and Apply: HasStaged().
+  // Everything staged over the version held, as one change. REQUIRES for this and Apply: HasStaged().
   [[nodiscard]] bool HasStaged() const { return !staged_.empty(); }
-  [[nodiscard]] std::shared_ptr<const StagedChange> Staged() const;
+  [[nodiscard]] std::shared_ptr<const StagedChange> Staged() const { return staged_.Combined(); }
   // Writes it to the target.
   Status Apply();
-  // Takes the last Apply back, drops what is staged, and stands still on the version held then.
+  // Undoes the last Apply, drops what is staged, and pins the follower to the version that the target holds then.
   Status Undo();
 
   [[nodiscard]] FollowerStatus status() const;
-  // The record of the version held, once it has been read.
-  [[nodiscard]] const std::optional<KnownRecord>& held_record() const { return held_; }
+  // The record of the version that the target holds, once it has been read.
+  [[nodiscard]] const std::optional<KnownRecord>& held_record() const { return held_record_; }
   // Why the lease cannot be written, while that is so.
   [[nodiscard]] const std::optional<Error>& lease_error() const { return lease_.error(); }
 
-  // Renews the lease if it is due. Call it periodically while a caller does other work for long between two steps.
+  // Renews the lease if it is due. For callers that do other work for long between two steps.
   Status KeepLease();
   // Removes the lease. Call it when the target will not be followed into any more.
   Status ReleaseLease() { return lease_.Release(); }
 
  private:
-  // A version to be staged: its record, and its parts as far as they are here.
-  struct Queued {
-    KnownRecord known;
-    std::vector<std::vector<std::uint8_t>> parts;
-    int attempts = 0;
+  enum class Phase : std::uint8_t {
+    kStart,       // read the record of the version that the target holds
+    kFindNext,    // ask for the version after the last one staged or held
+    kPlan,        // choose the cheapest path to goal_
+    kLeaseFirst,  // write a lease that names anchor_, then plan again, because gc may have marked it
+    kBeginLoad,   // check anchor_ against its record and begin to load it
+    kLoad,        // load anchor_ piece by piece, then commit it
+    kFetch,       // fetch parts of the first version in deltas_
+    kStage,       // decode the first version in deltas_
+    kApply,       // apply what is staged
+    kMaintain,    // let the target do its maintenance; there is nothing else to do
   };
-  // A version that is staged; or several, which are one change by now.
-  struct StagedVersion {
-    KnownRecord known;  // the last of them
-    std::shared_ptr<const StagedChange> change;
-    std::uint64_t versions = 1;
-  };
-  // A part to be fetched, and what came of it.
-  struct WantedPart {
-    Queued* of;
-    const PartRef* part;
-    std::vector<std::uint8_t> bytes;
-    Status read;
-  };
+
   Result<FollowerStep> Start();
-  void BeginAnew();
-  Result<FollowerStep> RenewLease();
-  Result<FollowerStep> NextRecord();
-  Result<FollowerStep> Plan(const KnownRecord& target);
-  Result<FollowerStep> Fetch();
-  [[nodiscard]] std::vector<WantedPart> PartsWanted();
-  void FetchParts(std::span<WantedPart> wanted) const;
-  void QueueAhead(Version last);
+  Result<FollowerStep> FindNext();
+  Result<FollowerStep> FindGoal();
+  Result<FollowerStep> Plan();
+  Result<FollowerStep> BeginLoad();
   Result<FollowerStep> Load();
-  Result<FollowerStep> FinishLoad();
+  Result<FollowerStep> CommitLoad();
+  Result<FollowerStep> Fetch();
   Result<FollowerStep> Stage();
-  Result<const StateView*> ViewOfStaged();
-  void FoldStaged();
-  void DropStaged();
+  Result<FollowerStep> ApplyStaged();
+  Result<FollowerStep> Maintain();
+  Result<FollowerStep> RenewLease();
 
-  [[nodiscard]] bool LeaseIsDue() const;
-  [[nodiscard]] const KnownRecord* Top() const;
-  // The last version staged or held.
-  [[nodiscard]] const KnownRecord* Reached() const;
-  [[nodiscard]] bool MayGoBeyond(Version version) const { return !stop_at_.has_value() || version < *stop_at_; }
+  // --- transitions
+  // Starts again from what the target holds now.
+  void Restart();
+  FollowerStep NothingNewer();
+  FollowerStep PlanFor(KnownRecord goal);
+  // The phase after a version was staged or applied.
+  [[nodiscard]] Phase NextPhase() const;
+  // The delta that leads to a version, or an anchor, is unusable for the reason `why`.
+  FollowerStep AvoidDelta(Version version, const Error& why);
+  FollowerStep AvoidAnchor(const Error& why);
+  FollowerStep PlanAgain(const Error& why);
+  void DropPlan();
+  void SetHeld(KnownRecord record);
+
+  // The last version staged or held; nullptr if there is none.
+  [[nodiscard]] const KnownRecord* Last() const;
+  [[nodiscard]] std::optional<Version> HeldVersion() const;
+  [[nodiscard]] bool IsBelowPin(Version version) const { return !pin_.has_value() || version < *pin_; }
+  // The newest version that the pin allows, given that `known` exists.
+  [[nodiscard]] Result<std::optional<KnownRecord>> FindNewestAllowed(std::optional<Version> known) const;
+  // Counts a failed attempt at the object that is being fetched. Returns false if fetching it again is useless.
+  bool MayFetchAgain(const Error& lost);
+  [[nodiscard]] bool IsTooFarAhead() const;
+  // What must not be used: known to be unusable, or marked by gc.
   [[nodiscard]] Avoid AvoidNow() const;
-  [[nodiscard]] bool IsFree(Version from, Version to) const {
-    return gone_.Free(from, to) && lease_.marked().Free(from, to);
-  }
-  [[nodiscard]] std::uint64_t BytesAhead() const;
-  // The delta of a version cannot be had: remembers it and forgets what was built on it.
-  Result<FollowerStep> GiveUpDelta(Version version, const Error& why);
-  Result<FollowerStep> GiveUpAnchor(AnchorName name, const Error& why);
-  // Why the target does not hold what it held, by its full digest: somebody else has written to it.
-  Result<std::optional<Error>> TargetTrouble();
-  void Forget();
-  void Saw(const KnownRecord& record);
+  // Digests the target in full. Returns an error value if something else has written to it.
+  Result<std::optional<Error>> FindForeignWrite();
 
-  Run run_;
+  const Run run_;
   Target& target_;
-  FollowerOptions options_;
-  FollowerTools tools_;
+  const FollowerOptions options_;
+  const FollowerTools tools_;
   LeaseKeeper lease_;
 
-  bool started_ = false;
-  bool moved_ = false;  // the target came to another version when it was mended, and nobody was told
-  std::optional<Version> stop_at_;
-  bool go_back_ = false;
-  std::optional<KnownRecord> held_;
-  std::vector<StagedVersion> staged_;
-  std::optional<StateView> view_;  // the target seen through all that is staged, once it is needed
-  std::deque<Queued> queue_;
-  std::unique_ptr<AnchorLoad> load_;
-  int load_attempts_ = 0;  // at the object that is being loaded
-  // The newest version there was when we last looked; the way to it is planned.
-  std::optional<KnownRecord> newest_;
-  // What could not be had. Forgotten once the target holds a newer version.
-  Avoid gone_;
-  std::optional<Error> gone_why_;  // of the first of it
-  // The target has other bits than those of the version it held, so only an anchor leads anywhere.
-  bool target_changed_ = false;
-  std::optional<AnchorName> wanted_anchor_;  // for the lease
-  bool plan_again_ = false;                  // once the lease says so
-  // When versions newer than the one held were first seen, oldest first.
-  std::deque<std::pair<Version, std::chrono::nanoseconds>> seen_;
-  std::optional<Version> newest_seen_;  // ever
+  Phase phase_ = Phase::kStart;
+  std::optional<Version> pin_;
+  bool go_back_ = false;                    // to pin_, if the target holds a later version
+  bool moved_by_recovery_ = false;          // Recover brought the target to another version; kApply is not returned yet
+  bool has_foreign_writes_ = false;         // the target differs from the version it held; only an anchor helps
+  std::optional<KnownRecord> held_record_;  // of the version that the target holds; none before kStart is over
+
+  // The plan.
+  std::optional<KnownRecord> goal_;    // the version that the plan leads to
+  std::optional<KnownAnchor> anchor_;  // that it starts with
+  std::unique_ptr<AnchorLoad> load_;   // of anchor_, in phase kLoad
+  DeltaQueue deltas_;
+  int failed_attempts_ = 0;  // at the object that is being fetched
+  StagedVersions staged_;
+
+  Avoid unusable_;                         // deltas and anchors that are missing or damaged
+  std::optional<Error> unusable_because_;  // of the first of them
+  VersionLag lag_;
   FollowerStatus counters_;
 };
 

@@ -16,7 +16,7 @@ constexpr int kMostFailures = 10;
 Status Rebuild(const Run& run, Version version, Target& target, const Id& id, const FollowerOptions& options,
                const FollowerTools& tools) {
   Follower follower(run, target, id, options, tools);
-  follower.StandStill(version, /*back=*/true);
+  follower.Pin(version, /*back=*/true);
   const auto go = [&]() -> Status {
     for (int failures = 0;;) {
       const auto stepped = follower.Step();

@@ -7,8 +7,7 @@
 
 #include "base/failure_policy.h"
 #include "base/object_hash.h"
-#include "codec/decode/decoder.h"
-#include "codec/format/delta_file.h"
+#include "follow/staged_versions.h"
 #include "log/limits.h"
 
 namespace weightwire {
@@ -172,26 +171,8 @@ void Verifier::Replay() {
   if (replayed_ == nullptr) return;
   const auto replay = [&]() -> Status {
     WW_TRY(const StateView view, replayed_->View());
-    std::shared_ptr<const StagedChange> change;
-    if (parts_.empty()) {
-      change = std::make_shared<const StagedChange>(StagedChange::Nothing(view.shared_layout(), view.digests()));
-    } else {
-      std::vector<DeltaFile> files;
-      for (const auto& bytes : parts_) {
-        WW_TRY(DeltaFile file, DeltaFile::Parse(bytes));
-        files.push_back(std::move(file));
-      }
-      if (files.size() == 1 && files.front().index().state.has_value()) {
-        WW_TRY(change, StageDelta(files.front(), view, kernels_, pool_));
-      } else {
-        const StateDigests states{replayed_->held()->state, record.state};
-        WW_TRY(change, StageParts(files, states, view, kernels_, pool_));
-      }
-    }
-    if (change->state_after() != record.state || change->layout_after().hash() != record.layout) {
-      return Error(ErrorCode::kMismatch, "it leads to another state than its record says");
-    }
-    return replayed_->Apply(change, HeldOf(*record_));
+    WW_TRY(auto change, DecodeVersion(record, replayed_->held()->state, parts_, view, kernels_, pool_));
+    return replayed_->Apply(std::move(change), HeldOf(*record_));
   };
   const Status done = replay();
   if (done.ok()) return;

@@ -3,16 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/failure_policy.h"
-
 namespace weightwire {
 namespace {
-
-// Waiting does not help: what was asked for makes no sense here, or never will.
-bool IsHopeless(const Error& error) {
-  return error.code() == ErrorCode::kMismatch || error.code() == ErrorCode::kUnsupported ||
-         error.code() == ErrorCode::kInvalidArgument;
-}
 
 // A fifth more or less.
 std::chrono::nanoseconds WithJitter(std::chrono::nanoseconds duration, Random& random) {
@@ -21,31 +13,43 @@ std::chrono::nanoseconds WithJitter(std::chrono::nanoseconds duration, Random& r
   return duration + std::chrono::nanoseconds(shift);
 }
 
-// What went wrong lately, and how long to wait for it.
-class Trouble {
+// Returns true if a step touches nothing but the store and memory.
+bool OnlyReadsStore(FollowerStep step) {
+  switch (step) {
+    case FollowerStep::kStarted:
+    case FollowerStep::kRecord:
+    case FollowerStep::kNothingNewer:
+    case FollowerStep::kPlan:
+    case FollowerStep::kFetch:
+    case FollowerStep::kDetour:
+    case FollowerStep::kStage:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Reports errors that are retried to the caller: each once, and when it is over.
+class ErrorReport {
  public:
-  Trouble(const FollowLoopOptions& options, const FollowLoopEvents& events) : options_(options), events_(events) {}
+  explicit ErrorReport(const FollowLoopEvents& events) : events_(events) {}
 
   void Add(const Error& error) {
-    ++in_a_row_;
     const bool is_news = !last_.has_value() || last_->message() != error.message();
     last_ = error;
     if (is_news && events_.troubled) events_.troubled(last_);
   }
-  // Whether a step that went well shows that it is over. A lease that could be written says nothing about what failed,
-  // a part fetched, say; nor does what was read from the store about a disk.
+  // Returns true if a successful step shows that the error is over. A lease that was written shows nothing about a part
+  // that could not be fetched; nor does a read from the store about a disk.
   [[nodiscard]] bool IsEndedBy(FollowerStep step) const {
     if (step == FollowerStep::kLease) return false;
-    const bool only_reads = step == FollowerStep::kRecord || step == FollowerStep::kPlan ||
-                            step == FollowerStep::kFetch || step == FollowerStep::kStage;
-    return !only_reads || !last_.has_value() || last_->code() != ErrorCode::kIo;
+    return !OnlyReadsStore(step) || !last_.has_value() || last_->code() != ErrorCode::kIo;
   }
   void End() {
-    in_a_row_ = 0;
     if (std::exchange(last_, std::nullopt).has_value() && events_.troubled) events_.troubled(std::nullopt);
   }
-  // A lease that cannot be written stops nothing; it is only said, and said again if the reason changes.
-  void SeeLease(const std::optional<Error>& now) {
+  // A lease that cannot be written stops nothing, so its error is only reported.
+  void SetLeaseError(const std::optional<Error>& now) {
     const bool same =
         lease_.has_value() == now.has_value() && (!now.has_value() || lease_->message() == now->message());
     if (same) return;
@@ -57,31 +61,22 @@ class Trouble {
       events_.troubled(std::nullopt);
     }
   }
-  [[nodiscard]] bool IsOutOfPatience() const { return in_a_row_ >= options_.patience; }
-  // REQUIRES: there is some.
-  [[nodiscard]] std::chrono::nanoseconds Pause() const {
-    if (!IsTransient(*last_)) return options_.slow_pause;
-    constexpr int kMostDoublings = 20;
-    const auto factor = std::int64_t{1} << std::min(in_a_row_ - 1, kMostDoublings);
-    return std::min(options_.first_pause * factor, options_.last_pause);
-  }
 
  private:
-  const FollowLoopOptions& options_;
   const FollowLoopEvents& events_;
   std::optional<Error> last_;
   std::optional<Error> lease_;  // why there is none
-  int in_a_row_ = 0;
 };
 
 }  // namespace
 
 Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& options, const FollowLoopTools& tools,
                               const FollowLoopEvents& events) {
-  Trouble trouble(options, events);
+  ErrorReport report(events);
+  Backoff backoff(options.backoff);
   bool has_been_up_to_date = false;
-  // Not beyond it; so the follower comes to rest there, and what is held is synced when it does.
-  if (options.until.has_value()) follower.StandStill(options.until);
+  // The follower goes no further, so that it has nothing to do there and the target syncs the version.
+  if (options.until.has_value()) follower.Pin(options.until);
   const auto reached = [&] {
     const auto held = follower.status().held;
     return options.until.has_value() && held.has_value() && *held >= *options.until;
@@ -94,19 +89,23 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
   };
   for (;;) {
     const auto step = follower.Step();
-    trouble.SeeLease(follower.lease_error());
+    report.SetLeaseError(follower.lease_error());
     if (!step.ok()) {
       const Error& error = step.error();
       if (untold) WW_RETURN_IF_ERROR(tell());
-      if (IsHopeless(error)) return error;
-      const bool watched = options.once || !has_been_up_to_date;
-      if (watched && !IsTransient(error)) return error;
-      trouble.Add(error);
-      if (watched && trouble.IsOutOfPatience()) return error;
-      if (!tools.sleeper->SleepFor(WithJitter(trouble.Pause(), *tools.random))) return FollowEnd::kStopped;
+      if (ReactionTo(error) == Reaction::kGiveUp) return error;
+      const bool is_watched = options.once || !has_been_up_to_date;
+      if (is_watched && !IsTransient(error)) return error;
+      report.Add(error);
+      const auto pause = backoff.Next(error);
+      if (is_watched && backoff.failures() >= options.patience) return error;
+      if (!tools.sleeper->SleepFor(WithJitter(pause, *tools.random))) return FollowEnd::kStopped;
       continue;
     }
-    if (trouble.IsEndedBy(step.value())) trouble.End();
+    if (report.IsEndedBy(step.value())) {
+      report.End();
+      backoff.Reset();
+    }
     if (events.stepped && !events.stepped(step.value())) return FollowEnd::kStopped;
     if (step.value() == FollowerStep::kApply) {
       const FollowerStatus status = follower.status();

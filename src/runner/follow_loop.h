@@ -1,9 +1,8 @@
 // Running a follower on the caller's thread: step after step, waiting between polls, until told to end.
 //
-// What goes wrong is tried again: soon if it may pass by itself (kUnavailable), slowly if a person must mend it. The
-// target stays exact and of use all the while. Two kinds of error end the loop instead: those that no waiting mends
-// (another run, a newer format), and any at all before the follower has once got to the end of what there is, since
-// then a person is still watching.
+// Errors are retried as base/failure_policy.h says: transient ones soon, others slowly. The target stays exact
+// meanwhile. Two kinds of error end the loop: those that repeating cannot help (another run, a newer format, a limit),
+// and any that is not transient before the follower was up to date once, because the operator is still watching then.
 //
 // Thread safety: one thread; the sleeper may be stopped by another one or a signal.
 #pragma once
@@ -14,6 +13,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/failure_policy.h"
 #include "base/random.h"
 #include "base/result.h"
 #include "follow/follower.h"
@@ -31,12 +31,9 @@ struct FollowLoopOptions {
 
   // Between two questions for a newer version, give or take a fifth, so that many followers do not ask in step.
   std::chrono::nanoseconds poll = kPollInterval;
-  // After an error that may pass: doubled each time, from the first to the last.
-  std::chrono::nanoseconds first_pause = std::chrono::milliseconds(250);
-  std::chrono::nanoseconds last_pause = std::chrono::seconds(30);
-  // After one that a person must mend.
-  std::chrono::nanoseconds slow_pause = std::chrono::seconds(60);
-  // With `once`, or before the first success: give up after so many errors in a row that may pass.
+  // The pauses after errors.
+  BackoffPolicy backoff{std::chrono::milliseconds(250), std::chrono::seconds(30), std::chrono::seconds(60)};
+  // With `once`, or before the follower was up to date once: give up after this many transient errors in a row.
   int patience = 6;
 };
 

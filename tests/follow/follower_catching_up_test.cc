@@ -46,12 +46,12 @@ TEST_F(CatchingUpTest, StandsStillAlsoInTheMiddleOfWhatWasStaged) {
     Follower follower = FallBehind(40, {.apply_at_once = false});
     const Version held = target_.held()->version;
     Run_(follower);
-    follower.StandStill(held + at);
+    follower.Pin(held + at);
     Run_(follower);
     ASSERT_TRUE(follower.HasStaged());
     ASSERT_TRUE(follower.Apply().ok());
     ExpectHolds(held + at);
-    follower.StandStill(std::nullopt);
+    follower.Pin(std::nullopt);
     Run_(follower);
     if (follower.HasStaged()) {
       ASSERT_TRUE(follower.Apply().ok());
@@ -73,7 +73,7 @@ TEST_F(CatchingUpTest, SeveralRecordsAndPartsAreFetchedByOneStep) {
 
 TEST_F(CatchingUpTest, GoesNoFurtherThanItIsToldWhenItReadsAhead) {
   Follower follower = FallBehind(50, {.fetch_threads = 4});
-  follower.StandStill(21);
+  follower.Pin(21);
   Run_(follower);
   ExpectHolds(21);
   const auto is_later = [&](const std::string& request) { return request.ends_with(PartOf(22)); };

@@ -113,7 +113,7 @@ TEST_F(FollowerTest, TheLastChangeCanBeTakenBack) {
   Run_(follower);
   ExpectHolds(0);  // it stands still
   EXPECT_FALSE(follower.Undo().ok());
-  follower.StandStill(std::nullopt);
+  follower.Pin(std::nullopt);
   Run_(follower);
   ExpectHolds(1);
 }
@@ -128,7 +128,7 @@ TEST_F(FollowerTest, UndoRenewsTheLeaseBeforeTheDeltaIsFetchedAgain) {
   Run_(follower);
   ASSERT_EQ(maker_.run().ReadLeases(nullptr).value().at(0).lease.needs_from, Version{1});
   ASSERT_TRUE(follower.Undo().ok());
-  follower.StandStill(std::nullopt);
+  follower.Pin(std::nullopt);
   const std::vector<FollowerStep> steps = Run_(follower);
   const auto lease = std::find(steps.begin(), steps.end(), FollowerStep::kLease);
   ASSERT_NE(lease, steps.end());
@@ -140,13 +140,13 @@ TEST_F(FollowerTest, StandsStillThoughItWasOnItsWayFurther) {
   for (int i = 0; i < 6; ++i) maker_.Publish();
   maker_.AddAnchor(5);
   // Told so after each number of steps: when it wants an anchor, has asked for it, or is loading it.
-  for (int steps = 0; steps < 12; ++steps) {
+  for (int steps = 0; steps < 20; ++steps) {
     MemoryTarget target(maker_.kernels(), maker_.pool());
     Follower follower(Run::Open(store_).value(), target, NewId(maker_.random()), {.name = "test"},
                       {&clock_, &maker_.kernels(), &maker_.pool()});
     for (int i = 0; i < steps; ++i) ASSERT_TRUE(follower.Step().ok());
     const auto held = follower.status().held;
-    follower.StandStill(2);
+    follower.Pin(2);
     Run_(follower);
     ASSERT_TRUE(target.held().has_value());
     EXPECT_EQ(target.held()->version, held.value_or(2)) << "after " << steps << " steps";
@@ -171,7 +171,7 @@ TEST_F(FollowerTest, TakesAChangeBackThoughTheStoreIsAway) {
   EXPECT_EQ(follower.held_record()->record.version, 0u);
   // It goes on from what it holds, not from what it held.
   maker_.Publish();
-  follower.StandStill(std::nullopt);
+  follower.Pin(std::nullopt);
   Run_(follower);
   ExpectHolds(2);
 }
@@ -179,16 +179,16 @@ TEST_F(FollowerTest, TakesAChangeBackThoughTheStoreIsAway) {
 TEST_F(FollowerTest, StandsStillOnAVersionAndGoesBackToOne) {
   for (int i = 0; i < 6; ++i) maker_.Publish();
   Follower follower = MakeFollower();
-  follower.StandStill(3);
+  follower.Pin(3);
   Run_(follower);
   ExpectHolds(3);
-  follower.StandStill(5);
+  follower.Pin(5);
   Run_(follower);
   ExpectHolds(5);
-  follower.StandStill(2);
+  follower.Pin(2);
   Run_(follower);
   ExpectHolds(5);
-  follower.StandStill(2, /*back=*/true);
+  follower.Pin(2, /*back=*/true);
   Run_(follower);
   ExpectHolds(2);
 }

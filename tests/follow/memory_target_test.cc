@@ -7,7 +7,14 @@
 namespace weightwire {
 namespace {
 
-using namespace weightwire::testing;
+using testing::BestKernels;
+using testing::Bytes;
+using testing::DeltaBetween;
+using testing::DigestsOf;
+using testing::Model;
+using testing::ModelOf;
+using testing::OneThread;
+using testing::Stage;
 
 Held HeldAt(Version version, const Model& model) {
   Held held;

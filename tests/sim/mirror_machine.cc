@@ -118,12 +118,12 @@ void MirrorFollower::Follow() {
     // A change that its disk has left half done may still be finished, wherever it leads.
     ceiling_ = in_doubt_ ? std::nullopt : std::optional(std::max(at, held().value_or(at)));
     world().Trace(fmt::format("{} is to stand still on version {}", name(), at));
-    follower_->StandStill(at);
+    follower_->Pin(at);
     stands_still_ = true;
   }
   if (!world().faults() && stands_still_) {
     // Whoever told it to stand still lets it go on: the version may be gone, and only an error comes of waiting for it.
-    follower_->StandStill(std::nullopt);
+    follower_->Pin(std::nullopt);
     stands_still_ = false;
     ceiling_.reset();
   }
@@ -147,7 +147,7 @@ void MirrorFollower::Follow() {
     in_doubt_ = false;
     world().Wait(std::chrono::seconds(1));
     // It may have been taken back, or told to stand still.
-    follower_->StandStill(std::nullopt);
+    follower_->Pin(std::nullopt);
     stands_still_ = false;
     ceiling_.reset();
   }

@@ -100,7 +100,8 @@ class Reporter {
   }
 
   void Stepped(FollowerStep step) {
-    const bool rests = step == FollowerStep::kUpToDate || step == FollowerStep::kIdle;
+    const bool rests =
+        step == FollowerStep::kUpToDate || step == FollowerStep::kNothingNewer || step == FollowerStep::kMaintenance;
     if (!rests && step != FollowerStep::kLease && !began_.has_value()) began_ = clock_.Monotonic();
     if (step == FollowerStep::kUpToDate) began_.reset();
     if (line_.is_shown()) line_.Show(StatusLine());
@@ -463,7 +464,7 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
   SystemRandom random;
   WW_TRY(const Id id, FollowerIdOf(*tools.files, options.directory, random));
   Follower follower(*run, *mirror, id, FollowerOptionsFrom(options), {&clock, compute.kernels, compute.pool.get()});
-  if (options.pin.has_value()) follower.StandStill(options.pin, /*back=*/true);
+  if (options.pin.has_value()) follower.Pin(options.pin, /*back=*/true);
 
   Reporter reporter(options, follower, mirror->held(), clock);
   if (mirror->damage().has_value()) reporter.Warn(mirror->damage()->message());
