@@ -7,6 +7,7 @@ namespace weightwire::python {
 
 void BindPublisher(nanobind::module_& module);
 void BindFollower(nanobind::module_& module);
+void BindMirror(nanobind::module_& module);
 void BindReaders(nanobind::module_& module);
 void BindPolicy(nanobind::module_& module);
 void BindDlpack(nanobind::module_& module);

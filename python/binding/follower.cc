@@ -19,6 +19,7 @@
 #include "binding.h"
 #include "errors.h"
 #include "follow/mirror/mirror.h"
+#include "follow/rebuild.h"
 #include "follow/targets/array_target.h"
 #include "follow/targets/memory_target.h"
 #include "forks.h"
@@ -113,12 +114,13 @@ class PyFollower {
       SystemSleeper& sleeper;
       ~Forget() { sleeper.EndBy(std::nullopt); }
     } forget{sleeper};
-    while (true) {
-      const Result<FollowerStep> step = follower.Step();
+    OkOrRaise(StepUntilUpToDate(follower, [&](const Result<FollowerStep>& step) -> Status {
       Note();
-      if (ValueOrRaise(step) == FollowerStep::kUpToDate) return HasUpdate();
+      if (!step.ok()) return step.error();
       CheckSignals();
-    }
+      return Ok();
+    }));
+    return HasUpdate();
   }
 
   // What Apply would do, if it is a staged change: (whether the layout changes, tensors), see StagedTensors. None if it
@@ -185,7 +187,7 @@ class PyFollower {
       const std::lock_guard lock(known_mutex_);
       known = known_;
     }
-    const auto& [status, held, applied, counts] = known;
+    const auto& [status, applied, counts] = known;
     nb::dict dict;
     std::optional<Version> version;
     std::optional<std::uint64_t> step;
@@ -196,9 +198,7 @@ class PyFollower {
     dict["version"] = OrNone(version);
     dict["step"] = OrNone(step);
     dict["digest"] = applied.has_value() ? nb::object(nb::str(ToHex(applied->state).c_str())) : nb::none();
-    std::optional<Version> staged = status.staged;
-    if (!staged.has_value() && held.has_value()) staged = held->version;
-    dict["staged"] = OrNone(staged);
+    dict["staged"] = OrNone(status.staged);
     dict["newest"] = OrNone(status.newest);
     dict["seconds_behind"] = std::chrono::duration<double>(status.behind).count();
     dict["has_lease"] = status.has_lease;
@@ -227,16 +227,15 @@ class PyFollower {
   // What Describe tells.
   struct Known {
     FollowerStatus status;
-    std::optional<Held> held;
     std::optional<Held> applied;
     TraceCounts counts;
   };
 
   // REQUIRES: mutex_ is held, or nobody else has this yet.
   void Note() {
-    const std::optional<Held> held = TargetOf().held();
     const std::lock_guard lock(known_mutex_);
-    known_ = {session_->follower->status(), held, session_->arrays != nullptr ? session_->arrays->placed() : held,
+    known_ = {session_->follower->status(),
+              session_->arrays != nullptr ? session_->arrays->placed() : TargetOf().held(),
               session_->store.counts->Counts()};
   }
 
@@ -280,17 +279,6 @@ class PyFollower {
   Known known_;  // guarded by known_mutex_
 };
 
-// Finishes what a crash has left of a mirror, and digests it in full; no run is needed. Raises unless the files are
-// what the mirror says that they are.
-void CheckMirror(const std::string& directory, std::size_t threads) {
-  const nb::gil_scoped_release release;
-  const std::shared_ptr<Machine> machine = ValueOrRaise(Machine::Make(threads));
-  MirrorOptions options;
-  options.check = true;
-  const auto mirror = ValueOrRaise(OpenMirror(machine->files, directory, options, *machine->kernels, *machine->pool));
-  if (mirror->damage().has_value()) Raise(*mirror->damage());
-}
-
 // Everything of one version, in memory: a list of (name, dtype, shape, bytes) and the aliases.
 nb::tuple Load(const std::string& url, std::optional<Version> version, std::size_t threads) {
   // What the arrays are views of.
@@ -311,17 +299,8 @@ nb::tuple Load(const std::string& url, std::optional<Version> version, std::size
       options.keep_lease = false;
       options.fetch_threads = TransferOptions().threads;
       session.Start(*session.memory, NewId(machine->random), options);
-      if (version.has_value()) session.follower->Pin(version, /*back=*/true);
-      while (true) {
-        WW_TRY(const FollowerStep step, session.follower->Step());
-        if (step == FollowerStep::kUpToDate) return Ok();
-      }
+      return FollowTo(*session.follower, version);
     });
-    if (!session.memory->held().has_value() || (version.has_value() && session.memory->held()->version != *version)) {
-      Raise({ErrorCode::kNotFound, "the run at " + session.store.store->Name() +
-                                       (version.has_value() ? " has no version " + std::to_string(*version)
-                                                            : std::string(" has no version yet"))});
-    }
     held = *session.memory->held();
     session.follower.reset();
     kept->machine = machine;
@@ -360,7 +339,6 @@ void BindFollower(nb::module_& module) {
       .def("newest", &PyFollower::Newest)
       .def("status", &PyFollower::Describe)
       .def("close", &PyFollower::Close);
-  module.def("check_mirror", &CheckMirror, nb::arg("directory"), nb::arg("threads"));
   module.def("load", &Load, nb::arg("url"), nb::arg("version").none(), nb::arg("threads"));
 }
 

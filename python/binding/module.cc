@@ -12,4 +12,5 @@ NB_MODULE(_core, module) {
   weightwire::python::BindReaders(module);
   weightwire::python::BindPublisher(module);
   weightwire::python::BindFollower(module);
+  weightwire::python::BindMirror(module);
 }

@@ -9,7 +9,7 @@
 #include "base/random.h"
 #include "bench/counted_store.h"
 #include "bench/random_model.h"
-#include "follow/follower.h"
+#include "follow/rebuild.h"
 #include "follow/targets/memory_target.h"
 #include "publish/publisher.h"
 #include "runner/init_run.h"
@@ -36,10 +36,7 @@ class Joiner {
     const std::optional<Held> held = target_.held();
     Follower follower(run, target_, id_, FollowerOptions(), {&clock_, compute_.kernels, compute_.pool.get()});
     const RequestCounts before = store_->Counts();
-    for (;;) {
-      WW_TRY(const FollowerStep step, follower.Step());
-      if (step == FollowerStep::kUpToDate) break;
-    }
+    WW_RETURN_IF_ERROR(FollowTo(follower, std::nullopt));
     WW_RETURN_IF_ERROR(target_.Check());
     const RequestCounts counts = store_->Counts() - before;
     LateJoiner joiner;

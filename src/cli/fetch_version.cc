@@ -11,9 +11,9 @@
 #include "base/random.h"
 #include "cli/retry.h"
 #include "cli/terminal.h"
-#include "follow/follower.h"
 #include "follow/mirror/mirror.h"
 #include "follow/mirror/mirror_state.h"
+#include "follow/rebuild.h"
 #include "store/transfer.h"
 
 namespace weightwire {
@@ -81,11 +81,10 @@ Status FetchVersion(const Run& run, const KnownRecord& version, const std::files
     follower_options.name = "checkout";
     follower_options.fetch_threads = TransferOptions().threads;
     Follower follower(run, *mirror, NewId(random), follower_options, {&clock, compute.kernels, compute.pool.get()});
-    follower.Pin(version.record.version, /*back=*/true);
     const Progress progress(fmt::format("fetching version {}", version.record.version));
-    const Status fetched = RetryTransient(interrupt, [&]() -> Result<bool> {
-      WW_TRY(const FollowerStep step, follower.Step());
-      return step == FollowerStep::kUpToDate;
+    TransientRetries retries(interrupt);
+    const Status fetched = FollowTo(follower, version.record.version, [&](const Result<FollowerStep>& step) {
+      return retries.After(step.ok() ? Ok() : Status(step.error()));
     });
     const Status left = follower.ReleaseLease();
     if (!fetched.ok()) return fetched.error();

@@ -22,7 +22,7 @@ class DeltaQueue {
   DeltaQueue(Run run, std::size_t threads) : run_(std::move(run)), threads_(threads) {}
 
   [[nodiscard]] bool empty() const { return versions_.empty(); }
-  // Of the first version. REQUIRES for these and Pop: !empty().
+  // The first version: its record and the parts that are fetched. REQUIRES for all of these: !empty().
   [[nodiscard]] const KnownRecord& first() const { return versions_.front().record; }
   [[nodiscard]] const std::vector<std::vector<std::uint8_t>>& parts() const { return versions_.front().parts; }
   [[nodiscard]] bool IsFetched() const { return parts().size() == first().record.delta->size(); }
@@ -36,7 +36,7 @@ class DeltaQueue {
   void Clear() { versions_.clear(); }
 
   // Adds records after the last one in the queue, up to version `until`, several at a time. Stops before the first
-  // that cannot be read, does not follow, or has no usable delta: the caller asks for that one when its turn comes.
+  // that cannot be read, does not follow, or has no usable delta; the caller reads that one when its turn comes.
   // REQUIRES: !empty().
   void ReadAhead(Version until, const Avoid& avoid);
 

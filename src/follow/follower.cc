@@ -165,7 +165,7 @@ FollowerStep Follower::PlanFor(KnownRecord goal) {
 }
 
 Result<FollowerStep> Follower::Plan() {
-  // What is staged costs no more bytes, so it counts as held.
+  // Staged versions cost no more bytes, so they count as held.
   const KnownRecord* last = has_foreign_writes_ ? nullptr : Last();
   std::optional<HeldCost> held;
   if (last != nullptr && last->record.version <= goal_->record.version) {
@@ -281,7 +281,7 @@ FollowerStep Follower::AvoidAnchor(const Error& why) {
 FollowerStep Follower::AvoidDelta(Version version, const Error& why) {
   unusable_.deltas.insert(version);
   const FollowerStep step = PlanAgain(why);
-  // What is staged leads closer to the goal, so it is applied first.
+  // Staged versions lead closer to the goal, so they are applied first.
   if (options_.apply_at_once && !staged_.empty()) phase_ = Phase::kApply;
   return step;
 }
@@ -367,10 +367,8 @@ Follower::Phase Follower::NextPhase() const {
 // --- the target ---
 
 Result<FollowerStep> Follower::ApplyStaged() {
-  const Status applied = Apply();
-  // If the target is locked by a reader, newer versions may be staged before the next attempt.
+  WW_RETURN_IF_ERROR(Apply());
   phase_ = NextPhase();
-  if (!applied.ok()) return applied.error();
   return FollowerStep::kApply;
 }
 
@@ -393,7 +391,7 @@ Status Follower::Apply() {
 Status Follower::Undo() {
   WW_RETURN_IF_ERROR(target_.Undo());
   Pin(target_.held()->version);
-  // The next step reads the record of that version. If that fails, the target has gone back all the same.
+  // The next step reads the record of that version. Undo succeeds even if that will fail.
   Restart();
   moved_by_recovery_ = false;  // the caller knows
   return Ok();
@@ -421,7 +419,7 @@ FollowerStatus Follower::status() const {
     status.held = held->version;
     status.held_step = held->step;
   }
-  if (!staged_.empty()) status.staged = staged_.last().record.version;
+  status.staged = staged_.empty() ? status.held : std::optional(staged_.last().record.version);
   status.newest = lag_.newest();
   status.behind = lag_.behind();
   status.has_lease = lease_.IsAlive();

@@ -11,8 +11,9 @@
 //     about 2 log2(n) of them;
 //   - one fetch: 32 MiB of an anchor, or one part of a delta, or several small parts of together at most 32 MiB;
 //   - the decoding of one version (kStage);
-//   - one call of the target, as long as that takes: Apply, RunMaintenance, the commit of a load, which digests the
-//     whole model, or Recover, which each step calls first and which has work only after an error.
+//   - one call of the target, which takes as long as the target takes: Apply, RunMaintenance, or the commit of a load,
+//     which digests the whole model.
+// Each step first calls Target::Recover, which has work only after an error.
 //
 // A lease tells gc what the follower needs (lease_keeper.h).
 //
@@ -41,7 +42,7 @@
 namespace weightwire {
 
 struct FollowerOptions {
-  std::string name{};  // what `weightwire leases` shows
+  std::string name{};  // shown by `weightwire leases`
   bool keep_lease = true;
   std::uint64_t lease_seconds = kDefaultLeaseSeconds;
   // Apply what is staged as soon as there is no newer version to stage over it. Otherwise only the caller applies.
@@ -63,13 +64,13 @@ struct FollowerTools {
   ThreadPool* pool = nullptr;
 };
 
-// What a step did.
+// The work that a step did.
 enum class FollowerStep : std::uint8_t {
   kUpToDate,      // nothing: there is no newer version, or the caller must apply what is staged
-  kStarted,       // read the record of the version that the target holds
+  kStarted,       // read the record of the version that the target holds, if it holds one
   kLease,         // wrote the lease and read gc's marks, or failed to in a way that stops nothing
   kRecord,        // found newer versions
-  kNothingNewer,  // asked for a newer version, and there is none, or the pin excludes it
+  kNothingNewer,  // looked for a newer version: there is none, or the pin excludes it
   kPlan,          // planned the path to the goal, or began to load the anchor that it starts with
   kFetch,         // fetched parts of deltas, or one that was damaged and will be fetched again
   kLoad,          // the same for a piece of an anchor
@@ -82,7 +83,7 @@ enum class FollowerStep : std::uint8_t {
 struct FollowerStatus {
   std::optional<Version> held;  // by the target
   std::optional<std::uint64_t> held_step;
-  std::optional<Version> staged;  // the last version staged
+  std::optional<Version> staged;  // the last version staged, or the one held
   std::optional<Version> newest;  // the newest version seen
   // How long the oldest version after the one held has been known; zero if there is none.
   std::chrono::nanoseconds behind{0};
@@ -102,8 +103,8 @@ class Follower {
   Follower(Run run, Target& target, const Id& id, FollowerOptions options, const FollowerTools& tools);
 
   // Performs one step. After an error the target is exact and the follower is as before the step, except that a plan
-  // that failed is made again from the newest version. Call it again: soon if the error is transient, otherwise after
-  // somebody has acted (base/failure_policy.h).
+  // that failed is made again from the newest version. Call it again: soon if the error is transient, otherwise later,
+  // as base/failure_policy.h says.
   Result<FollowerStep> Step();
 
   // Follows up to version `at` only, or, without a value, up to the newest version. A target that holds a later version
@@ -118,6 +119,7 @@ class Follower {
   // Undoes the last Apply, drops what is staged, and pins the follower to the version that the target holds then.
   Status Undo();
 
+  [[nodiscard]] const Run& run() const { return run_; }
   [[nodiscard]] FollowerStatus status() const;
   // The record of the version that the target holds, once it has been read.
   [[nodiscard]] const std::optional<KnownRecord>& held_record() const { return held_record_; }
@@ -126,13 +128,13 @@ class Follower {
 
   // Renews the lease if it is due. For callers that do other work for long between two steps.
   Status KeepLease();
-  // Removes the lease. Call it when the target will not be followed into any more.
+  // Removes the lease. Call it when following ends for good.
   Status ReleaseLease() { return lease_.Release(); }
 
  private:
   enum class Phase : std::uint8_t {
     kStart,       // read the record of the version that the target holds
-    kFindNext,    // ask for the version after the last one staged or held
+    kFindNext,    // look for the version after the last one staged or held
     kPlan,        // choose the cheapest path to goal_
     kLeaseFirst,  // write a lease that names anchor_, then plan again, because gc may have marked it
     kBeginLoad,   // check anchor_ against its record and begin to load it
@@ -179,7 +181,7 @@ class Follower {
   // Counts a failed attempt at the object that is being fetched. Returns false if fetching it again is useless.
   bool MayFetchAgain(const Error& lost);
   [[nodiscard]] bool IsTooFarAhead() const;
-  // What must not be used: known to be unusable, or marked by gc.
+  // Deltas and anchors that must not be used: they are unusable, or gc has marked them.
   [[nodiscard]] Avoid AvoidNow() const;
   // Digests the target in full. Returns an error value if something else has written to it.
   Result<std::optional<Error>> FindForeignWrite();

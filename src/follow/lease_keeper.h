@@ -1,8 +1,8 @@
 // Keeps a follower's lease in the store, so that gc leaves what the follower needs (spec/PROTOCOL.md, "Duties of a
-// reader"): decides when to write it, writes it, reads gc's marks after each write, and removes it.
+// reader"). The keeper decides when to write the lease, writes it, reads gc's marks after each write, and removes it.
 //
-// A lease that cannot be written stops nobody from reading. The keeper reports the error, counts the lease as not kept,
-// and tries again periodically. Until then only gc's minimum age protects what the follower needs.
+// A follower that may not write a lease still follows. The keeper then reports the error and tries again periodically.
+// Meanwhile only gc's minimum age protects the objects that the follower needs.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -32,11 +32,11 @@ inline constexpr std::chrono::seconds kLeaseNewsAfter{15};
 
 struct LeaseOptions {
   bool keep = true;  // false: write no lease and read no marks
-  std::string name;  // what `weightwire leases` shows
+  std::string name;  // shown by `weightwire leases`
   std::uint64_t seconds = kDefaultLeaseSeconds;
 };
 
-// What a lease must protect.
+// The objects that a lease must protect.
 struct LeaseNeeds {
   std::optional<Version> holds{};      // the version that the target holds, and every delta after it
   std::optional<AnchorName> anchor{};  // an anchor to load, and every delta after it
@@ -88,7 +88,7 @@ class LeaseKeeper {
   std::optional<MonotonicTime> failed_at_;  // of the last write that failed, until one succeeds
   std::optional<Error> error_;
   std::vector<Mark> marks_;
-  Avoid marked_;  // what they name
+  Avoid marked_;  // the anchors and deltas that they name
 };
 
 }  // namespace weightwire

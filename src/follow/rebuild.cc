@@ -7,34 +7,46 @@
 namespace weightwire {
 namespace {
 
-// One after another, of requests that the store has tried again for long enough each: what was fetched is not lost to
-// a store that is away for a few minutes.
-constexpr int kMostFailures = 10;
+// Rebuild ends after this many transient errors in a row. It does not pause between them, because it has no sleeper,
+// and because the store has already retried each request for its whole patience (store/wrappers/retry_store.h).
+constexpr int kMaxTransientErrors = 10;
 
 }  // namespace
+
+Status StepUntilUpToDate(Follower& follower, const AfterStep& after_step) {
+  for (;;) {
+    const Result<FollowerStep> step = follower.Step();
+    if (after_step) {
+      WW_RETURN_IF_ERROR(after_step(step));
+    } else if (!step.ok()) {
+      return step.error();
+    }
+    if (step.ok() && step.value() == FollowerStep::kUpToDate) return Ok();
+  }
+}
+
+Status FollowTo(Follower& follower, std::optional<Version> version, const AfterStep& after_step) {
+  if (version.has_value()) follower.Pin(version, /*back=*/true);
+  WW_RETURN_IF_ERROR(StepUntilUpToDate(follower, after_step));
+  const std::optional<Version> held = follower.status().held;
+  if (held.has_value() && held == version.value_or(*held)) return Ok();
+  return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version {}", follower.run().store().Name(),
+                                                 version.has_value() ? std::to_string(*version) : std::string("yet")));
+}
 
 Status Rebuild(const Run& run, Version version, Target& target, const Id& id, const FollowerOptions& options,
                const FollowerTools& tools) {
   Follower follower(run, target, id, options, tools);
-  follower.Pin(version, /*back=*/true);
-  const auto go = [&]() -> Status {
-    for (int failures = 0;;) {
-      const auto stepped = follower.Step();
-      if (!stepped.ok()) {
-        if (!IsTransient(stepped.error()) || ++failures == kMostFailures) return stepped.error();
-        continue;
-      }
-      failures = 0;
-      const FollowerStep step = stepped.value();
-      const bool there = target.held().has_value() && target.held()->version == version;
-      if (there && !follower.HasStaged()) return Ok();
-      if (step == FollowerStep::kUpToDate) {
-        return Error(ErrorCode::kNotFound, fmt::format("there is no version {} in {}", version, run.store().Name()));
-      }
+  int errors = 0;
+  Status rebuilt = FollowTo(follower, version, [&](const Result<FollowerStep>& step) -> Status {
+    if (step.ok()) {
+      errors = 0;
+      return Ok();
     }
-  };
-  Status rebuilt = go();
-  // Whatever came of it: who tries again may do so under another name. A lease that cannot be taken away expires.
+    const bool is_over = !IsTransient(step.error()) || ++errors == kMaxTransientErrors;
+    return is_over ? Status(step.error()) : Ok();
+  });
+  // A lease that cannot be removed expires. The caller may try again with another id.
   static_cast<void>(follower.ReleaseLease());
   return rebuilt;
 }

@@ -41,36 +41,12 @@ void Verifier::Damaged(std::string sentence) {
   if (report_.damage.size() < kMostSentences) report_.damage.push_back(std::move(sentence));
 }
 
-Result<std::optional<Version>> Verifier::NewestThere() const {
-  const auto is_there = [&](Version version) -> Result<bool> {
-    const auto stat = run_.store().Stat(RecordKey(version));
-    if (stat.ok()) return true;
-    if (stat.error().code() == ErrorCode::kNotFound) return false;
-    return stat.error();
-  };
-  WW_TRY(const bool any, is_there(0));
-  if (!any) return std::optional<Version>();
-  // They are contiguous: in ever larger steps, then in ever smaller ones.
-  Version there = 0;
-  Version step = 1;
-  for (; step <= kMaxVersion - there; step *= 2) {
-    WW_TRY(const bool more, is_there(there + step));
-    if (!more) break;
-    there += step;
-  }
-  for (step /= 2; step > 0; step /= 2) {
-    WW_TRY(const bool more, is_there(there + step));
-    if (more) there += step;
-  }
-  return std::optional(there);
-}
-
 Status Verifier::Begin() {
   std::optional<Version> newest;
   if (const auto found = run_.FindNewest(std::nullopt); found.ok()) {
     if (found.value().has_value()) newest = found.value()->record.version;
   } else if (!IsRetryable(found.error())) {
-    WW_TRY(newest, NewestThere());
+    WW_TRY(newest, run_.FindNewestNumber());
   } else {
     return found.error();
   }
@@ -191,7 +167,7 @@ Status Verifier::BeginAnchor(const AnchorName& name) {
   auto anchor = run_.ReadAnchor(name);
   if (!anchor.ok() && IsRetryable(anchor.error())) return anchor.error();
   if (!anchor.ok() || layout_ == nullptr) {
-    // kNotFound is no damage: the anchor was listed, so gc has removed it since.
+    // kNotFound is not damage: the anchor was listed, so gc has removed it since.
     if (!anchor.ok() && anchor.error().code() != ErrorCode::kNotFound) Damaged(anchor.error().message());
     DropAnchor();
     return Ok();

@@ -55,8 +55,6 @@ class Verifier {
  private:
   enum class Phase : std::uint8_t { kBegin, kRecord, kDelta, kAnchor, kEnd };
   Status Begin();
-  // By whether records are there alone, whatever is in them.
-  [[nodiscard]] Result<std::optional<Version>> NewestThere() const;
   Status ReadRecord();
   Status ReadDelta();
   // All parts are here: replays them, if there is a state to do it on.
@@ -91,7 +89,7 @@ class Verifier {
   bool parts_gone_ = false;                    // some of them, not damaged
   std::map<AnchorName, KnownAnchor> unnamed_;  // anchors read; later records may still name them
   std::unique_ptr<MemoryTarget> replayed_;     // holds the state of version_, or nothing
-  std::unique_ptr<MemoryTarget> loaded_;       // what load_ loads into
+  std::unique_ptr<MemoryTarget> loaded_;       // the target of load_
   std::unique_ptr<AnchorLoad> load_;           // of anchors_.front()
   bool load_is_damaged_ = false;
 };

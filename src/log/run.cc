@@ -97,35 +97,48 @@ Result<std::optional<KnownRecord>> Run::ReadRecord(Version version) const {
 }
 
 Result<std::optional<KnownRecord>> Run::FindNewest(std::optional<Version> known) const {
-  // `newest` exists; everything from `missing` on does not.
-  std::optional<KnownRecord> newest;
-  Version first = known.value_or(0);
-  WW_TRY(newest, ReadRecord(first));
+  const Version first = known.value_or(0);
+  WW_TRY(std::optional<KnownRecord> newest, ReadRecord(first));
   if (!newest.has_value()) {
     if (!known.has_value()) return std::optional<KnownRecord>();
     return Corrupt(fmt::format("the record of version {} has been there and is gone from {}", first, store_->Name()));
   }
-  Version missing = 0;
-  for (Version step = 1;; step *= 2) {
-    const Version ask = newest->record.version + step;
-    if (ask > kMaxVersion) return Corrupt(fmt::format("the versions of {} do not end", store_->Name()));
-    WW_TRY(auto record, ReadRecord(ask));
-    if (!record.has_value()) {
-      missing = ask;
-      break;
-    }
-    newest = std::move(record);
-  }
-  while (missing - newest->record.version > 1) {
-    const Version middle = newest->record.version + (missing - newest->record.version) / 2;
-    WW_TRY(auto record, ReadRecord(middle));
-    if (record.has_value()) {
-      newest = std::move(record);
-    } else {
-      missing = middle;
-    }
-  }
+  const auto last = FindLast(first, [&](Version version) -> Result<bool> {
+    WW_TRY(auto record, ReadRecord(version));
+    if (record.has_value()) newest = std::move(record);
+    return newest->record.version == version;
+  });
+  if (!last.ok()) return last.error();
   return newest;
+}
+
+Result<std::optional<Version>> Run::FindNewestNumber() const {
+  const auto exists = [&](Version version) -> Result<bool> {
+    const auto stat = store_->Stat(RecordKey(version));
+    if (!stat.ok() && stat.error().code() != ErrorCode::kNotFound) return stat.error();
+    return stat.ok();
+  };
+  WW_TRY(const bool any, exists(0));
+  if (!any) return std::optional<Version>();
+  WW_TRY(const Version last, FindLast(0, exists));
+  return std::optional(last);
+}
+
+Result<Version> Run::FindLast(Version first, const std::function<Result<bool>(Version)>& exists) const {
+  // `last` exists; everything from `missing` on does not.
+  Version last = first;
+  Version missing = 0;
+  for (Version step = 1; missing == 0; step *= 2) {
+    if (step > kMaxVersion - last) return Corrupt(fmt::format("the versions of {} do not end", store_->Name()));
+    WW_TRY(const bool is_there, exists(last + step));
+    (is_there ? last : missing) = last + step;
+  }
+  while (missing - last > 1) {
+    const Version middle = last + (missing - last) / 2;
+    WW_TRY(const bool is_there, exists(middle));
+    (is_there ? last : missing) = middle;
+  }
+  return last;
 }
 
 Status Run::CheckPartSize(const PartRef& part) const {

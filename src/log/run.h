@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -74,6 +75,8 @@ class Run {
   // The newest version; nothing if the run has none. Costs two requests and about two more each time the distance from
   // `known`, a version known to exist, doubles.
   [[nodiscard]] Result<std::optional<KnownRecord>> FindNewest(std::optional<Version> known) const;
+  // The same, only by whether records exist: for runs with damaged records.
+  [[nodiscard]] Result<std::optional<Version>> FindNewestNumber() const;
 
   // That a part has the size its record says, before memory of that size is taken: kCorrupt otherwise. Asked of large
   // ones only, which a request more costs little.
@@ -102,6 +105,8 @@ class Run {
   [[nodiscard]] Result<std::vector<KnownMark>> ReadMarksWithTimes(std::span<const Mark> known = {}) const;
 
  private:
+  // The last version that exists, asking `exists` a few times. REQUIRES: `first` exists; versions are contiguous.
+  [[nodiscard]] Result<Version> FindLast(Version first, const std::function<Result<bool>(Version)>& exists) const;
   [[nodiscard]] Result<Lease> ReadLease(const std::string& key) const;
   // Nothing if it is gone.
   [[nodiscard]] Result<std::optional<Mark>> ReadMark(const std::string& key) const;
@@ -116,8 +121,8 @@ class Run {
 [[nodiscard]] bool Contradicts(const Record& record, const KnownAnchor& anchor);
 
 // Checks that `next` is the version after `before` and was made from it; kCorrupt otherwise. Compares the parent's hash
-// and the sum of `delta_bytes`. A version with a delta must have the chain of `before`, one with an empty delta also its
-// state and layout.
+// and the sum of `delta_bytes`. A version with a delta must have the chain of `before`, one with an empty delta also
+// its state and layout.
 Status CheckFollows(const KnownRecord& before, const KnownRecord& next);
 
 }  // namespace weightwire

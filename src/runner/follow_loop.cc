@@ -18,7 +18,6 @@ bool OnlyReadsStore(FollowerStep step) {
   switch (step) {
     case FollowerStep::kStarted:
     case FollowerStep::kRecord:
-    case FollowerStep::kNothingNewer:
     case FollowerStep::kPlan:
     case FollowerStep::kFetch:
     case FollowerStep::kDetour:
@@ -40,9 +39,10 @@ class ErrorReport {
     if (is_news && events_.troubled) events_.troubled(last_);
   }
   // Returns true if a successful step shows that the error is over. A lease that was written shows nothing about a part
-  // that could not be fetched; nor does a read from the store about a disk.
+  // that could not be fetched; nor does a read from the store about a disk. kNothingNewer shows nothing about the
+  // target, and a step that does follows it.
   [[nodiscard]] bool IsEndedBy(FollowerStep step) const {
-    if (step == FollowerStep::kLease) return false;
+    if (step == FollowerStep::kLease || step == FollowerStep::kNothingNewer) return false;
     return !OnlyReadsStore(step) || !last_.has_value() || last_->code() != ErrorCode::kIo;
   }
   void End() {

@@ -1,8 +1,9 @@
 // Running a follower on the caller's thread: step after step, waiting between polls, until told to end.
 //
 // Errors are retried as base/failure_policy.h says: transient ones soon, others slowly. The target stays exact
-// meanwhile. Two kinds of error end the loop: those that repeating cannot help (another run, a newer format, a limit),
-// and any that is not transient before the follower was up to date once, because the operator is still watching then.
+// while the loop waits. Two kinds of error end the loop. The first are those that repeating cannot help: another run, a
+// newer format, a limit. The second is any error that is not transient before the follower was up to date once, because
+// the operator is still watching then.
 //
 // Thread safety: one thread; the sleeper may be stopped by another one or a signal.
 #pragma once

@@ -10,7 +10,7 @@
 namespace weightwire {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class CatchingUpTest : public FollowerTest {
  protected:

@@ -11,9 +11,10 @@
 namespace weightwire {
 namespace {
 
-using testing::Contains;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(FollowerTest, WaitsForTheFirstVersion) {
   Follower follower = MakeFollower();
@@ -685,6 +686,78 @@ TEST_F(FollowerTest, ARebuildIsNotLostToAStoreThatIsAwayForAWhile) {
                               {&clock_, &maker_.kernels(), &maker_.pool()});
   EXPECT_EQ(gone.error().code(), ErrorCode::kUnavailable);
   EXPECT_EQ(requests, 10);
+}
+
+// Callers decide by what a step did: the loop whether to report an update, the command when one began.
+TEST_F(FollowerTest, EachStepSaysWhatItDid) {
+  using enum FollowerStep;
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  std::vector<FollowerStep> steps = Run_(follower);
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+  EXPECT_THAT(steps, ElementsAre(kStarted, kLease, kRecord, kPlan, kLease, kPlan, kLoad, kApply, kNothingNewer));
+  EXPECT_THAT(Run_(follower), ElementsAre(kNothingNewer));
+  maker_.Publish();
+  EXPECT_THAT(Run_(follower), ElementsAre(kRecord, kFetch, kStage, kNothingNewer, kApply, kNothingNewer));
+  maker_.Publish();
+  maker_.AddAnchor(2);
+  ASSERT_TRUE(inner_.Remove(PartOf(2)).ok());
+  steps = Run_(follower);
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+  EXPECT_THAT(steps, ElementsAre(kRecord, kDetour, kPlan, kLease, kPlan, kLoad, kApply, kNothingNewer));
+}
+
+TEST_F(FollowerTest, WhatIsAppliedBeforeADetourIsReported) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  for (int i = 0; i < 4; ++i) maker_.Publish();
+  maker_.AddAnchor(4);
+  ASSERT_TRUE(inner_.Remove(PartOf(3)).ok());
+  std::vector<Version> held;
+  for (auto step = follower.Step(); step.value() != FollowerStep::kUpToDate; step = follower.Step()) {
+    if (step.value() == FollowerStep::kApply) held.push_back(target_.held()->version);
+  }
+  EXPECT_THAT(held, ElementsAre(2, 4));
+}
+
+TEST_F(FollowerTest, FollowsToOneVersionForwardsOrBack) {
+  for (int i = 0; i < 5; ++i) maker_.Publish();
+  Follower follower = MakeFollower();
+  ASSERT_TRUE(FollowTo(follower, 3).ok());
+  ExpectHolds(3);
+  ASSERT_TRUE(FollowTo(follower, 1).ok());
+  ExpectHolds(1);
+  EXPECT_EQ(FollowTo(follower, 9).error().code(), ErrorCode::kNotFound);
+}
+
+TEST_F(FollowerTest, FollowsToTheNewestVersionIfThereIsOne) {
+  Follower follower = MakeFollower();
+  const Status none = FollowTo(follower, std::nullopt);
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code(), ErrorCode::kNotFound);
+  EXPECT_THAT(none.error().message(), HasSubstr("has no version yet"));
+  maker_.Publish();
+  maker_.Publish();
+  ASSERT_TRUE(FollowTo(follower, std::nullopt).ok());
+  ExpectHolds(1);
+}
+
+TEST_F(FollowerTest, TheCallerDecidesWhetherAFailedStepIsRepeated) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  int failures = 0;
+  store_.fail = [&](std::string_view, std::string_view) -> std::optional<Error> {
+    if (failures == 3) return std::nullopt;
+    return Error(ErrorCode::kUnavailable, "not now");
+  };
+  EXPECT_EQ(FollowTo(follower, 0).error().code(), ErrorCode::kUnavailable);
+  ASSERT_TRUE(FollowTo(follower, 0, [&](const Result<FollowerStep>& step) {
+                if (!step.ok()) ++failures;
+                return Ok();
+              }).ok());
+  EXPECT_EQ(failures, 3);
+  ExpectHolds(0);
 }
 
 TEST_F(FollowerTest, AnyVersionCanBeRebuilt) {

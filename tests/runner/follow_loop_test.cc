@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "follow/mirror/mirror.h"
+#include "follow/mirror/reader.h"
 #include "follow/targets/memory_target.h"
 #include "store/backends/memory_store.h"
 #include "support/run_maker.h"
@@ -274,6 +275,32 @@ TEST_F(FollowLoopTest, GoesOnByItselfAfterAnErrorOfTheDisk) {
     EXPECT_TRUE(std::is_sorted(applied_.begin(), applied_.end()));
     follower_ = nullptr;
   }
+}
+
+TEST_F(FollowLoopTest, AMirrorThatIsReadForLongIsReportedOnceAndWaitedForLonger) {
+  testing::SimDisk disk;
+  testing::SimFileSystem files(disk);
+  auto mirror = OpenMirror(files, "mirror", {}, maker_.kernels(), maker_.pool());
+  ASSERT_TRUE(mirror.ok());
+  used_ = mirror.value().get();
+  maker_.Publish();
+  options_.until = 1;
+  std::optional<SharedRead> reader;
+  sleeper_.during = [&](std::size_t number) {
+    if (number == 1) {
+      maker_.Publish();
+      reader.emplace(SharedRead::Begin(files, "mirror").value());
+    }
+    if (number == 5) reader.reset();
+    return number < 100;
+  };
+  EXPECT_EQ(Loop().value(), FollowEnd::kReached);
+  ASSERT_EQ(troubles_.size(), 2U);
+  EXPECT_EQ(troubles_[1], "over");
+  ASSERT_EQ(sleeper_.waits.size(), 5U);
+  EXPECT_LE(sleeper_.waits[1], milliseconds(300));
+  EXPECT_GE(sleeper_.waits[4], milliseconds(1600));
+  follower_ = nullptr;
 }
 
 TEST_F(FollowLoopTest, SaysOnceThatThereIsNoLeaseAndThatThereIsOneAgain) {

@@ -1,0 +1,76 @@
+// What other programs than its follower need of a mirror: the version that it holds, a check, and how far behind it is.
+#include "follow/mirror/mirror.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/real_file_system.h"
+#include "binding.h"
+#include "errors.h"
+#include "follow/mirror/mirror_state.h"
+#include "follow/version_lag.h"
+#include "machine.h"
+
+namespace nb = nanobind;
+
+namespace weightwire::python {
+namespace {
+
+// Returns the version and the state digest that a mirror's files hold. Returns None if programs must not read them:
+// they hold nothing, or a follower must first finish what a crash interrupted.
+nb::object ReadHeldOfMirror(const std::string& directory) {
+  RealFileSystem files;
+  const MirrorState state = ValueOrRaise(ReadMirrorState(files, directory));
+  if (!state.IsReadable(files.BootId())) return nb::none();
+  return nb::make_tuple(state.held->version, ToHex(state.held->state));
+}
+
+// VersionLag by this machine's clock.
+class PyVersionLag {
+ public:
+  void AddSeen(std::optional<Version> version) {
+    if (version.has_value()) lag_.AddSeen(*version);
+  }
+  void SetHeld(Version version) { lag_.SetHeld(version); }
+  [[nodiscard]] std::optional<Version> newest() const { return lag_.newest(); }
+  [[nodiscard]] std::uint64_t versions() const { return lag_.versions(); }
+  [[nodiscard]] double seconds() const { return std::chrono::duration<double>(lag_.behind()).count(); }
+
+ private:
+  SystemClock clock_;
+  VersionLag lag_{clock_};
+};
+
+// Finishes what a crash interrupted in a mirror, and digests it in full. Needs no run. Raises if the files differ from
+// the version that the mirror's state names.
+void CheckMirror(const std::string& directory, std::size_t threads) {
+  const nb::gil_scoped_release release;
+  const std::shared_ptr<Machine> machine = ValueOrRaise(Machine::Make(threads));
+  MirrorOptions options;
+  options.check = true;
+  const auto mirror = ValueOrRaise(OpenMirror(machine->files, directory, options, *machine->kernels, *machine->pool));
+  if (mirror->damage().has_value()) Raise(*mirror->damage());
+}
+
+}  // namespace
+
+void BindMirror(nb::module_& module) {
+  nb::class_<PyVersionLag>(module, "VersionLag")
+      .def(nb::init<>())
+      .def("add_seen", &PyVersionLag::AddSeen, nb::arg("version").none())
+      .def("set_held", &PyVersionLag::SetHeld, nb::arg("version"))
+      .def_prop_ro("newest", &PyVersionLag::newest)
+      .def_prop_ro("versions", &PyVersionLag::versions)
+      .def_prop_ro("seconds", &PyVersionLag::seconds);
+  module.def("read_held", &ReadHeldOfMirror, nb::arg("directory"));
+  module.def("check_mirror", &CheckMirror, nb::arg("directory"), nb::arg("threads"));
+}
+
+}  // namespace weightwire::python
