@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -24,13 +24,9 @@ class HeldVersion(NamedTuple):
 
 def read_held(directory: Path) -> HeldVersion | None:
     """The version that a mirror holds; None if it holds none, or if a follower must recover it from a crash first."""
-    said: dict[str, Any] = json.loads(_state_file(directory).read_text())
-    if said.get("version") is None or said.get("writing") is not None:
-        return None
-    unsynced = said.get("unsynced")
-    if unsynced is not None and unsynced != Path("/proc/sys/kernel/random/boot_id").read_text().strip():
-        return None
-    return HeldVersion(int(said["version"]), str(said["state"]))
+    _state_file(directory)
+    held = _core.read_held(os.fspath(directory))
+    return None if held is None else HeldVersion(*held)
 
 
 def check_files(directory: Path) -> None:

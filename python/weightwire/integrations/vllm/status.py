@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from weightwire import _core
 from weightwire.integrations.vllm.mirror import HeldVersion
 
 logger = logging.getLogger("vllm.weightwire")
@@ -21,7 +22,7 @@ class FollowStatus:
     """`fields` is the answer of the status route."""
 
     def __init__(self, run: str, mirror: Path) -> None:
-        self._lag = Lag()
+        self._lag = _core.VersionLag()
         self._metrics = Metrics()
         self.fields: dict[str, Any] = {
             "run": run,
@@ -49,11 +50,11 @@ class FollowStatus:
 
     def saw_newest(self, version: int | None) -> None:
         """`version` is the run's newest."""
-        self._lag.saw(version)
+        self._lag.add_seen(version)
 
     def holds(self, held: HeldVersion) -> None:
         """The engine holds this version."""
-        self._lag.holds(held.version)
+        self._lag.set_held(held.version)
         self._metrics.holds(held.version)
         self.fields["version"], self.fields["digest"] = held
 
@@ -156,37 +157,3 @@ class Metrics:
 
     def failed(self) -> None:
         self._failures.inc()
-
-
-class Lag:
-    """Newer versions than the one that the engine holds, and when they were first seen."""
-
-    def __init__(self) -> None:
-        self.newest: int | None = None
-        self._held: int | None = None
-        self._seen: list[tuple[int, float]] = []  # newer than the held one, ascending
-
-    def saw(self, newest: int | None) -> None:
-        """`newest` is the run's newest version."""
-        if newest is None:
-            return
-        self.newest = max(newest, self.newest or 0)
-        if (self._held is None or newest > self._held) and (not self._seen or newest > self._seen[-1][0]):
-            self._seen.append((newest, time.monotonic()))
-
-    def holds(self, version: int) -> None:
-        if (
-            self._held is not None and version < self._held and self.newest is not None
-        ):  # the engine was pinned to an older one
-            self._seen = [(self.newest, time.monotonic())]
-        self._held = version
-        self._seen = [seen for seen in self._seen if seen[0] > version]
-
-    @property
-    def versions(self) -> int:
-        return 0 if self.newest is None or self._held is None else max(0, self.newest - self._held)
-
-    @property
-    def seconds(self) -> float:
-        """Since the first newer version was seen."""
-        return time.monotonic() - self._seen[0][1] if self._seen else 0.0
