@@ -64,7 +64,7 @@ TEST_F(AnchorWriterTest, HasTheFilesThatACheckpointOnADiskHas) {
 
 TEST_F(AnchorWriterTest, LargeFilesGoPieceByPiece) {
   Random random(1);
-  const Model model = ModelOf({{{"big", DType::kBF16, {5 << 20}}, WeightLikeBf16(random, 5 << 20)},
+  const Model model = ModelOf({{{"big", DType::kBF16, {17 << 20}}, WeightLikeBf16(random, 17 << 20)},
                                {{"odd", DType::kU8, {4'000'003}}, RandomBytes(random, 4'000'003)},
                                {{"small", DType::kF32, {2}}, RandomBytes(random, 8)}});
   const AnchorSubject subject = SubjectOf(model);
