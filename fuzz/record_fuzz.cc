@@ -68,8 +68,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Check(text, ParseLease);
   Check(text, ParseMark);
   CheckPromises(text);
-  if (const auto place = PlaceOfPart(text); place.has_value()) {
-    WW_CHECK(text.starts_with(DeltaFolder(place->from, place->to)));
+  if (const auto delta = DeltaOfKey(text); delta.has_value()) {
+    WW_CHECK(text.starts_with(DeltaFolder(delta->from, delta->to)));
   }
   if (const auto anchor = AnchorOfKey(text); anchor.has_value()) WW_CHECK(text.starts_with(AnchorFolder(*anchor)));
   return 0;

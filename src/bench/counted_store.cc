@@ -53,7 +53,7 @@ void CountedStore::Count(const TraceEvent& event) {
   } else {
     ++counts_.requests;
   }
-  const bool is_anchor_file = event.key.starts_with(kAnchorsPrefix) && !IsManifestKey(event.key);
+  const bool is_anchor_file = event.key.starts_with(kAnchorsPrefix) && !IsAnchorManifestKey(event.key);
   if (event.key.starts_with(kDeltasPrefix) || is_anchor_file) counts_.object_bytes += event.received_bytes;
 }
 

@@ -38,7 +38,7 @@ void DeltaQueue::ReadAhead(Version until, const Avoid& avoid) {
   for (std::optional<KnownRecord>& record : records) {
     const KnownRecord& before = versions_.back().record;
     if (!record.has_value() || !CheckFollows(before, *record).ok() || !record->record.delta.has_value() ||
-        !avoid.Free(before.record.version, record->record.version)) {
+        !avoid.Allows(before.record.version, record->record.version)) {
       return;
     }
     Push(*std::move(record));

@@ -12,7 +12,7 @@
 
 #include "base/result.h"
 #include "follow/lease_keeper.h"
-#include "log/plan.h"
+#include "log/fetch_plan.h"
 #include "log/run.h"
 
 namespace weightwire {

@@ -133,7 +133,7 @@ Result<FollowerStep> Follower::FindNext() {
     goal_ = *next;
   }
   const Avoid avoid = AvoidNow();
-  if (!next->record.delta.has_value() || !avoid.Free(version, version + 1)) return PlanFor(KnownRecord(*goal_));
+  if (!next->record.delta.has_value() || !avoid.Allows(version, version + 1)) return PlanFor(KnownRecord(*goal_));
   deltas_.Push(*std::move(next));
   if (is_planned) deltas_.ReadAhead(std::min(pin_.value_or(goal_->record.version), goal_->record.version), avoid);
   phase_ = NextPhase();
@@ -167,9 +167,9 @@ FollowerStep Follower::PlanFor(KnownRecord goal) {
 Result<FollowerStep> Follower::Plan() {
   // Staged versions cost no more bytes, so they count as held.
   const KnownRecord* last = has_foreign_writes_ ? nullptr : Last();
-  std::optional<HeldCost> held;
+  std::optional<HeldVersion> held;
   if (last != nullptr && last->record.version <= goal_->record.version) {
-    held = HeldCost{last->record.version, last->record.delta_bytes};
+    held = HeldVersion{last->record.version, last->record.delta_bytes};
   }
   anchor_.reset();
   auto plan = PlanFetch(run_, goal_->record, held, AvoidNow());

@@ -36,7 +36,7 @@
 #include "follow/staged_versions.h"
 #include "follow/targets/target.h"
 #include "follow/version_lag.h"
-#include "log/plan.h"
+#include "log/fetch_plan.h"
 #include "log/run.h"
 
 namespace weightwire {

@@ -94,8 +94,8 @@ Status LeaseKeeper::ReadMarks() {
   for (const Mark& mark : marks_) {
     for (const std::string& key : mark.keys) {
       if (const auto anchor = AnchorOfKey(key); anchor.has_value()) marked_.anchors.insert(*anchor);
-      if (const auto place = PlaceOfPart(key); place.has_value() && key.ends_with('/')) {
-        marked_.deltas.insert(place->to);
+      if (const auto delta = DeltaOfKey(key); delta.has_value() && key.ends_with('/')) {
+        marked_.deltas.insert(delta->to);
       }
     }
   }

@@ -15,9 +15,9 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "log/fetch_plan.h"
 #include "log/lease.h"
 #include "log/mark.h"
-#include "log/plan.h"
 #include "log/run.h"
 
 namespace weightwire {

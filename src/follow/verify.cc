@@ -199,7 +199,7 @@ Status Verifier::LoadPiece() {
 Status Verifier::SkipLostObject(const Error& lost) {
   if (lost.code() == ErrorCode::kNotFound) {
     // gc removes anchor.json first: if that is missing too, nothing is wrong.
-    const auto manifest = run_.store().Stat(ManifestKey(load_->name()));
+    const auto manifest = run_.store().Stat(AnchorManifestKey(load_->name()));
     if (!manifest.ok() && manifest.error().code() != ErrorCode::kNotFound) return manifest.error();
     if (!manifest.ok()) {
       DropAnchor();
@@ -236,8 +236,8 @@ void Verifier::DropAnchor() {
 
 bool Verifier::CheckNamed(const Record& record, const KnownAnchor& anchor) {
   if (!Contradicts(record, anchor)) return true;
-  Damaged(fmt::format("{}: its hash is not the one in the record of version {}", ManifestKey(anchor.manifest.name),
-                      record.version));
+  Damaged(fmt::format("{}: its hash is not the one in the record of version {}",
+                      AnchorManifestKey(anchor.manifest.name), record.version));
   return false;
 }
 

@@ -142,7 +142,7 @@ Result<GcStep> Collector::ListAnchors() {
     ++anchor.objects;
     anchor.bytes += object.size_bytes;
     anchor.youngest = std::max(anchor.youngest, object.last_modified);
-    if (IsManifestKey(object.key)) anchor.condition = AnchorCondition::kUnexamined;
+    if (IsAnchorManifestKey(object.key)) anchor.condition = AnchorCondition::kUnexamined;
   }
   if (anchors_.size() > kMaxSurveyedAnchors) {
     return Error(ErrorCode::kLimit,
@@ -248,12 +248,12 @@ Result<GcStep> Collector::ListDeltas() {
   if (listed_all_ || progress_.more) return SurveyDone();
   WW_TRY(const auto page, run_.store().List(kDeltasPrefix, after_, kPageEntries));
   for (const ObjectInfo& object : page) {
-    const auto place = PlaceOfPart(object.key);
-    if (!place.has_value()) continue;  // none of ours
-    CountSeen(object, DeltaFolder(place->from, place->to));
-    const bool fresh = folders_.empty() || folders_.back().delta.place.from != place->from ||
-                       folders_.back().delta.place.to != place->to;
-    if (fresh) folders_.push_back({{*place, 0, 0, object.last_modified}, {}});
+    const auto delta = DeltaOfKey(object.key);
+    if (!delta.has_value()) continue;  // none of ours
+    CountSeen(object, DeltaFolder(delta->from, delta->to));
+    const bool fresh = folders_.empty() || folders_.back().delta.name.from != delta->from ||
+                       folders_.back().delta.name.to != delta->to;
+    if (fresh) folders_.push_back({{*delta, 0, 0, object.last_modified}, {}});
     Folder& folder = folders_.back();
     ++folder.delta.objects;
     folder.delta.bytes += object.size_bytes;
@@ -261,7 +261,7 @@ Result<GcStep> Collector::ListDeltas() {
     folder.objects.push_back(object);
     if (folder.delta.objects > kMaxFolderObjects) {
       return Error(ErrorCode::kLimit, fmt::format("there are more than {} objects below {} in {}", kMaxFolderObjects,
-                                                  DeltaFolder(place->from, place->to), run_.store().Name()));
+                                                  DeltaFolder(delta->from, delta->to), run_.store().Name()));
     }
   }
   listed_all_ = page.size() < kPageEntries;
@@ -276,26 +276,26 @@ Status Collector::JudgeFolder(const Folder& folder) {
     return Ok();
   }
   // What stays may have parts beside it that nobody committed. Of versions to come it is not known yet.
-  if (delta.place.to > versions_.newest || delta.place.to != delta.place.from + 1) return Ok();
+  if (delta.name.to > versions_.newest || delta.name.to != delta.name.from + 1) return Ok();
   const auto is_old = [&](const ObjectInfo& object) { return IsOld(object.last_modified, now_, options_.policy); };
   if (std::none_of(folder.objects.begin(), folder.objects.end(), is_old)) return Ok();
-  const auto record = run_.ReadRecord(delta.place.to);
+  const auto record = run_.ReadRecord(delta.name.to);
   if (!record.ok()) {
     if (IsUnreadable(record.error())) return Ok();  // keep the whole folder, because the record may name any of it
     return record.error();
   }
   if (!record.value().has_value()) {
-    return Corrupt(fmt::format("the record of version {} is missing from {}", delta.place.to, run_.store().Name()));
+    return Corrupt(fmt::format("the record of version {} is missing from {}", delta.name.to, run_.store().Name()));
   }
   std::set<std::string> named;
   for (const PartRef& part : record.value()->record.delta.value_or(std::vector<PartRef>())) named.insert(part.key);
   for (const ObjectInfo& object : folder.objects) {
     if (!is_old(object) || named.contains(object.key)) continue;
     // A mark names parts and folders of parts, nothing deeper.
-    if (object.key.find('/', DeltaFolder(delta.place.from, delta.place.to).size()) != std::string::npos) continue;
+    if (object.key.find('/', DeltaFolder(delta.name.from, delta.name.to).size()) != std::string::npos) continue;
     Removal removal;
     removal.key = object.key;
-    removal.delta = delta.place;
+    removal.delta = delta.name;
     removal.objects = 1;
     removal.bytes = object.size_bytes;
     Add(std::move(removal));
@@ -400,7 +400,7 @@ Result<Collector::Found> Collector::FillQueue(const Removal& removal) {
   }
   if (removal.anchor.has_value()) {
     // An anchor is whole or gone: its list goes first.
-    auto manifest = store.Stat(ManifestKey(*removal.anchor));
+    auto manifest = store.Stat(AnchorManifestKey(*removal.anchor));
     if (!manifest.ok() && manifest.error().code() != ErrorCode::kNotFound) return manifest.error();
     if (manifest.ok()) {
       if (removal.incomplete && !touched_) return Found::kCompleted;

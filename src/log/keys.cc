@@ -13,7 +13,7 @@ namespace weightwire {
 namespace {
 
 constexpr std::size_t kVersionDigits = 20;
-constexpr std::string_view kManifestName = "anchor.json";
+constexpr std::string_view kAnchorManifestName = "anchor.json";
 
 std::string VersionText(Version version) { return fmt::format("{:020}", version); }
 
@@ -56,7 +56,9 @@ std::string AnchorFolder(const AnchorName& anchor) {
   return fmt::format("{}{}/{}/", kAnchorsPrefix, VersionText(anchor.version), ToHex(anchor.id));
 }
 
-std::string ManifestKey(const AnchorName& anchor) { return AnchorFolder(anchor) + std::string(kManifestName); }
+std::string AnchorManifestKey(const AnchorName& anchor) {
+  return AnchorFolder(anchor) + std::string(kAnchorManifestName);
+}
 std::string LeaseKey(const Id& follower) { return fmt::format("{}{}.json", kLeasesPrefix, ToHex(follower)); }
 std::string MarkKey(const Id& mark) { return fmt::format("{}{}.json", kMarksPrefix, ToHex(mark)); }
 
@@ -68,7 +70,7 @@ bool IsMarkKey(std::string_view key) {
   return IdFromHex(key).has_value();
 }
 
-std::optional<DeltaPlace> PlaceOfPart(std::string_view key) {
+std::optional<DeltaName> DeltaOfKey(std::string_view key) {
   if (!key.starts_with(kDeltasPrefix)) return std::nullopt;
   key.remove_prefix(kDeltasPrefix.size());
   const auto folder = TakeSegment(key);
@@ -78,7 +80,7 @@ std::optional<DeltaPlace> PlaceOfPart(std::string_view key) {
   const auto from = ParseVersion(folder->substr(0, kVersionDigits));
   const auto to = ParseVersion(folder->substr(kVersionDigits + 1));
   if (!from.has_value() || !to.has_value() || *from >= *to) return std::nullopt;
-  return DeltaPlace{*from, *to};
+  return DeltaName{*from, *to};
 }
 
 std::optional<AnchorName> AnchorOfKey(std::string_view key) {
@@ -93,9 +95,9 @@ std::optional<AnchorName> AnchorOfKey(std::string_view key) {
   return AnchorName{*version, *id};
 }
 
-bool IsManifestKey(std::string_view key) {
+bool IsAnchorManifestKey(std::string_view key) {
   const auto anchor = AnchorOfKey(key);
-  return anchor.has_value() && key == ManifestKey(*anchor);
+  return anchor.has_value() && key == AnchorManifestKey(*anchor);
 }
 
 Status CheckFileName(std::string_view name) {
@@ -109,7 +111,7 @@ Status CheckFileName(std::string_view name) {
     const std::size_t slash = rest.find('/');
     rest.remove_prefix(slash == std::string_view::npos ? rest.size() : slash + 1);
   }
-  if (name == kManifestName) return refuse("the name is taken by the anchor's own list");
+  if (name == kAnchorManifestName) return refuse("the name is taken by the anchor's own list");
   return Ok();
 }
 

@@ -20,7 +20,7 @@ inline constexpr std::string_view kAnchorsPrefix = "anchors/";
 inline constexpr std::string_view kLeasesPrefix = "leases/";
 inline constexpr std::string_view kMarksPrefix = "gc/";
 
-// A place in anchors/: which version, and which of its anchors.
+// The name of an anchor: its version, and which of the version's anchors it is.
 struct AnchorName {
   Version version = 0;
   Id id;
@@ -34,20 +34,21 @@ struct AnchorName {
 [[nodiscard]] std::string PartKey(Version from, Version to, const Sha256Digest& object_hash);
 [[nodiscard]] std::string LayoutKey(const Sha256Digest& layout_hash);
 [[nodiscard]] std::string AnchorFolder(const AnchorName& anchor);  // ends with "/"
-[[nodiscard]] std::string ManifestKey(const AnchorName& anchor);
+[[nodiscard]] std::string AnchorManifestKey(const AnchorName& anchor);
 [[nodiscard]] std::string LeaseKey(const Id& follower);
 [[nodiscard]] std::string MarkKey(const Id& mark);
 // Whether it is a mark's. Whatever else lies there names nothing.
 [[nodiscard]] bool IsMarkKey(std::string_view key);
 
-// What a key below deltas/ or anchors/ belongs to; nothing for what is none of ours.
-struct DeltaPlace {
+// The name of a delta: the versions that it leads from and to.
+struct DeltaName {
   Version from = 0;
   Version to = 0;
 };
-[[nodiscard]] std::optional<DeltaPlace> PlaceOfPart(std::string_view key);
+// The delta or anchor that a key belongs to. nullopt for keys of another form.
+[[nodiscard]] std::optional<DeltaName> DeltaOfKey(std::string_view key);
 [[nodiscard]] std::optional<AnchorName> AnchorOfKey(std::string_view key);
-[[nodiscard]] bool IsManifestKey(std::string_view key);
+[[nodiscard]] bool IsAnchorManifestKey(std::string_view key);
 
 // The name of a file in an anchor, which will become a path: relative, no "..", no hidden segment, only the characters
 // of keys. kCorrupt otherwise.

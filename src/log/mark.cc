@@ -17,8 +17,8 @@ constexpr std::string_view kMarkFormat = "weightwire-mark";
 
 // A folder of parts, one part, or an anchor's folder.
 bool MayBeMarked(std::string_view key) {
-  if (const auto place = PlaceOfPart(key); place.has_value()) {
-    const std::string folder = DeltaFolder(place->from, place->to);
+  if (const auto delta = DeltaOfKey(key); delta.has_value()) {
+    const std::string folder = DeltaFolder(delta->from, delta->to);
     return key == folder || (CheckKey(key).ok() && key.find('/', folder.size()) == std::string_view::npos);
   }
   const auto anchor = AnchorOfKey(key);

@@ -109,11 +109,11 @@ bool IsDeletable(const SurveyedAnchor& anchor, const Kept& kept, Version newest,
 
 bool IsDeletable(const SurveyedDelta& delta, const Kept& kept, Version newest, WallTime store_now,
                  const RetentionPolicy& policy) {
-  if (!kept.deltas_after.has_value() || delta.place.to > newest || !IsOld(delta.youngest, store_now, policy)) {
+  if (!kept.deltas_after.has_value() || delta.name.to > newest || !IsOld(delta.youngest, store_now, policy)) {
     return false;
   }
   // One that skips versions is of use to whoever holds its first.
-  return delta.place.from < *kept.deltas_after;
+  return delta.name.from < *kept.deltas_after;
 }
 
 Removal RemovalOf(const SurveyedAnchor& anchor) {
@@ -128,8 +128,8 @@ Removal RemovalOf(const SurveyedAnchor& anchor) {
 
 Removal RemovalOf(const SurveyedDelta& delta) {
   Removal removal;
-  removal.key = DeltaFolder(delta.place.from, delta.place.to);
-  removal.delta = delta.place;
+  removal.key = DeltaFolder(delta.name.from, delta.name.to);
+  removal.delta = delta.name;
   removal.objects = delta.objects;
   removal.bytes = delta.bytes;
   return removal;

@@ -48,7 +48,7 @@ struct SurveyedAnchor {
 
 // All objects of one folder below deltas/.
 struct SurveyedDelta {
-  DeltaPlace place;
+  DeltaName name;
   std::uint64_t objects = 0;
   std::uint64_t bytes = 0;
   WallTime youngest;
@@ -88,8 +88,8 @@ struct Kept {
 struct Removal {
   std::string key;  // as a mark names it: a folder with its "/", or one part
   std::optional<AnchorName> anchor;
-  std::optional<DeltaPlace> delta;  // of the folder or part; exactly one of the two is there
-  bool incomplete = false;          // an anchor that goes because it has no anchor.json: only as long as it has none
+  std::optional<DeltaName> delta;  // of the folder or part; exactly one of the two is there
+  bool incomplete = false;         // an anchor that goes because it has no anchor.json: only as long as it has none
   std::uint64_t objects = 0;
   std::uint64_t bytes = 0;
 };

@@ -167,7 +167,7 @@ Status Run::PutLayout(const Layout& layout) const {
 }
 
 Result<KnownAnchor> Run::ReadAnchor(const AnchorName& name) const {
-  const std::string key = ManifestKey(name);
+  const std::string key = AnchorManifestKey(name);
   WW_TRY(const auto bytes, store_->Get(key, kMaxAnchorManifestBytes));
   const auto check = [&]() -> Result<KnownAnchor> {
     WW_TRY(AnchorManifest manifest, ParseAnchorManifest(TextOf(bytes)));
@@ -187,7 +187,7 @@ Result<std::vector<AnchorName>> Run::ListAnchors(Version from) const {
   WW_TRY(const auto objects, ListAll(*store_, kAnchorsPrefix, before, kMaxAnchorObjects));
   std::vector<AnchorName> anchors;
   for (const ObjectInfo& object : objects) {
-    if (IsManifestKey(object.key)) anchors.push_back(*AnchorOfKey(object.key));
+    if (IsAnchorManifestKey(object.key)) anchors.push_back(*AnchorOfKey(object.key));
   }
   return anchors;
 }

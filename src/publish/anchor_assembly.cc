@@ -54,7 +54,7 @@ Result<KnownAnchor> PutAssembled(const Run& run, const AssembledAnchor& assemble
     WW_RETURN_IF_ERROR(put(file.name, bytes));
   }
   const std::string text = ToJson(manifest);
-  WW_RETURN_IF_ERROR(run.store().Put(ManifestKey(manifest.name), BytesOf(text)));
+  WW_RETURN_IF_ERROR(run.store().Put(AnchorManifestKey(manifest.name), BytesOf(text)));
   return KnownAnchor{std::move(manifest), Sha256Of(BytesOf(text))};
 }
 

@@ -211,7 +211,7 @@ Status AnchorWriter::Complete() {
   manifest.files = files_;
   const std::string text = ToJson(manifest);
   // The id is ours alone: putting the same bytes again after a lost answer is harmless.
-  WW_RETURN_IF_ERROR(run_.store().Put(ManifestKey(subject_.name), BytesOf(text)));
+  WW_RETURN_IF_ERROR(run_.store().Put(AnchorManifestKey(subject_.name), BytesOf(text)));
   anchor_ = KnownAnchor{std::move(manifest), Sha256Of(BytesOf(text))};
   return Ok();
 }

@@ -320,7 +320,7 @@ TEST_F(FollowerTest, AnAnchorThatIsNotTheOneNamedIsLeftForAnother) {
   const AnchorRef named = maker_.AddAnchor(2);
   maker_.KnowAnchor(named);
   maker_.Publish();
-  const std::string key = ManifestKey(named.name);
+  const std::string key = AnchorManifestKey(named.name);
   auto json = inner_.Get(key, kMaxPutBytes).value();
   json.insert(json.begin() + 1, ' ');
   ASSERT_TRUE(inner_.Put(key, json).ok());
@@ -339,8 +339,8 @@ TEST_F(FollowerTest, NorIsOneTakenThatItsOwnRecordDoesNotName) {
   const AnchorRef other = maker_.AddAnchor(1);
   maker_.KnowAnchor(other);  // the next record names this one, which is gone
   maker_.Publish();
-  ASSERT_TRUE(inner_.Remove(ManifestKey(other.name)).ok());
-  const std::string key = ManifestKey(named);
+  ASSERT_TRUE(inner_.Remove(AnchorManifestKey(other.name)).ok());
+  const std::string key = AnchorManifestKey(named);
   const auto good = inner_.Get(key, kMaxPutBytes).value();
   auto json = good;
   json.insert(json.begin() + 1, ' ');

@@ -106,7 +106,7 @@ TEST_F(VerifyTest, WhatGcRemovesMeanwhileIsNoDamage) {
         while (verifier.at() < anchor_.version) ASSERT_TRUE(verifier.Step().ok());
         for (int i = 0; i < 4; ++i) ASSERT_TRUE(verifier.Step().ok());
       }
-      ASSERT_TRUE(store_.Remove(ManifestKey(anchor_)).ok());
+      ASSERT_TRUE(store_.Remove(AnchorManifestKey(anchor_)).ok());
       for (const AnchorFile& file : files) ASSERT_TRUE(store_.Remove(AnchorFolder(anchor_) + file.name).ok());
     }
     EXPECT_TRUE(removed);
@@ -168,7 +168,8 @@ TEST_F(VerifyTest, AnAnchorOfAnotherStateIsFound) {
     ASSERT_TRUE(store_.Put(AnchorFolder(anchor_) + file.name, bytes).ok());
   }
   const std::string json = ToJson(manifest);
-  ASSERT_TRUE(store_.Put(ManifestKey(anchor_), {reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}).ok());
+  ASSERT_TRUE(
+      store_.Put(AnchorManifestKey(anchor_), {reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}).ok());
   EXPECT_THAT(Verify().damage, Contains(HasSubstr("not those of version 3")));
 }
 
@@ -184,7 +185,8 @@ TEST_F(VerifyTest, AnAnchorJsonThatIsNotTheOneNamedIsFound) {
     manifest.files[0].size_bytes = config.size();
     manifest.files[0].hash = ObjectHash(bytes);
     const std::string json = ToJson(manifest);
-    ASSERT_TRUE(store_.Put(ManifestKey(name), {reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}).ok());
+    ASSERT_TRUE(
+        store_.Put(AnchorManifestKey(name), {reinterpret_cast<const std::uint8_t*>(json.data()), json.size()}).ok());
   };
   // The one that nobody names may list what it likes.
   exchange(anchor_);

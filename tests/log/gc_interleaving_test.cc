@@ -209,7 +209,7 @@ class World {
     }
     return std::any_of(history.anchors().rbegin(), history.anchors().rend(), [&](const KnownAnchor& anchor) {
       const AnchorManifest& manifest = anchor.manifest;
-      return manifest.name.version >= from && has(ManifestKey(manifest.name)) &&
+      return manifest.name.version >= from && has(AnchorManifestKey(manifest.name)) &&
              std::all_of(manifest.files.begin(), manifest.files.end(),
                          [&](const AnchorFile& file) { return has(AnchorFolder(manifest.name) + file.name); });
     });
@@ -274,13 +274,13 @@ void FakeFollower::Choose() {
   }
   if (world_->random.Below(2) == 0) {
     const auto anchor = std::find_if(history.anchors().begin(), history.anchors().end(), [&](const KnownAnchor& known) {
-      return known.manifest.name.version >= from && exists(ManifestKey(known.manifest.name));
+      return known.manifest.name.version >= from && exists(AnchorManifestKey(known.manifest.name));
     });
     if (anchor == history.anchors().end()) return;
     const AnchorManifest& manifest = anchor->manifest;
     from = manifest.name.version;
     lease_.needs_anchor = manifest.name;
-    needs_.push_back(ManifestKey(manifest.name));
+    needs_.push_back(AnchorManifestKey(manifest.name));
     for (const AnchorFile& file : manifest.files) needs_.push_back(AnchorFolder(manifest.name) + file.name);
   }
   lease_.needs_from = from;
@@ -322,7 +322,7 @@ void FakeFollower::Fetch() {
   if (world_->random.Below(3) == 0) {  // renewed in time, for what is still needed
     if (!needs_.front().starts_with(kAnchorsPrefix)) {
       lease_.needs_anchor = std::nullopt;
-      lease_.needs_from = PlaceOfPart(needs_.front())->from;
+      lease_.needs_from = DeltaOfKey(needs_.front())->from;
     }
     return PutLease();
   }

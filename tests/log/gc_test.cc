@@ -278,12 +278,12 @@ TEST_F(GcTest, KeepsAnAnchorCompletedDuringTheGraceTime) {
   Fill();
   const KnownAnchor anchor = history_.AddAnchor(35);
   const std::string json = ToJson(anchor.manifest);
-  ASSERT_TRUE(Succeeds(memory_.Remove(ManifestKey(anchor.manifest.name))));
+  ASSERT_TRUE(Succeeds(memory_.Remove(AnchorManifestKey(anchor.manifest.name))));
   clock_.Advance(hours(48));
   Collector collector(history_.run(), options_, random_);
   ASSERT_EQ(StepOn(collector).what, GcStep::What::kWaits);
-  EXPECT_TRUE(history_.run().ReadMarks().value()[0].Names(ManifestKey(anchor.manifest.name)));
-  history_.Put(ManifestKey(anchor.manifest.name), json);
+  EXPECT_TRUE(history_.run().ReadMarks().value()[0].Names(AnchorManifestKey(anchor.manifest.name)));
+  history_.Put(AnchorManifestKey(anchor.manifest.name), json);
   Finish(collector);
   EXPECT_TRUE(HasAnchor(anchor));
 }
@@ -303,7 +303,7 @@ TEST_F(GcTest, DoesNotCountAnchorsWithMissingOrShortFiles) {
 
 TEST_F(GcTest, DoesNotCountAnchorsWithADamagedManifest) {
   Fill();
-  history_.Put(ManifestKey(anchors_[2].manifest.name), "damaged");
+  history_.Put(AnchorManifestKey(anchors_[2].manifest.name), "damaged");
   clock_.Advance(hours(48));
   Collect();
   EXPECT_TRUE(HasAnchor(anchors_[0]));
@@ -315,7 +315,7 @@ TEST_F(GcTest, DeletesTheAnchorOfARebaseThatLostTheRace) {
   Fill();
   KnownAnchor lost = history_.AddAnchor(33);
   lost.manifest.state = Sha256Of("another state");
-  history_.Put(ManifestKey(lost.manifest.name), ToJson(lost.manifest));
+  history_.Put(AnchorManifestKey(lost.manifest.name), ToJson(lost.manifest));
   clock_.Advance(hours(48));
   Collect();
   EXPECT_FALSE(HasAnchor(lost));
@@ -510,7 +510,7 @@ TEST_F(GcTest, DeletesTheManifestOfAnAnchorFirst) {
   store_.before = [&](StoreOperation request, std::string_view key) -> Status {
     const auto anchor = AnchorOfKey(key);
     if (request != StoreOperation::kRemove || !anchor.has_value()) return Ok();
-    if (IsManifestKey(key)) list_gone[*anchor] = true;
+    if (IsAnchorManifestKey(key)) list_gone[*anchor] = true;
     EXPECT_TRUE(list_gone[*anchor]) << key;
     return Ok();
   };
@@ -599,7 +599,7 @@ TEST_F(GcTest, SeveralThreadsDeleteTheSameAndManifestsFirst) {
     const std::string folder = AnchorFolder(anchor.manifest.name);
     const auto first = std::ranges::find_if(removed, [&](const auto& key) { return key.starts_with(folder); });
     ASSERT_NE(first, removed.end());
-    EXPECT_EQ(*first, ManifestKey(anchor.manifest.name));
+    EXPECT_EQ(*first, AnchorManifestKey(anchor.manifest.name));
   }
 }
 

@@ -121,7 +121,7 @@ class History {
       Put(AnchorFolder(manifest.name) + name, std::string(size, 'a'));
     }
     const std::string json = ToJson(manifest);
-    Put(ManifestKey(manifest.name), json);
+    Put(AnchorManifestKey(manifest.name), json);
     anchors_.push_back({manifest, Sha256Of(json)});
     return anchors_.back();
   }

@@ -29,7 +29,7 @@ TEST(Keys, MatchTheSpecification) {
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855.safetensors");
   EXPECT_EQ(LayoutKey(hash), "layouts/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855.json");
   EXPECT_EQ(AnchorFolder({7, id}), "anchors/00000000000000000007/000102030405060708090a0b0c0d0e0f/");
-  EXPECT_EQ(ManifestKey({7, id}), "anchors/00000000000000000007/000102030405060708090a0b0c0d0e0f/anchor.json");
+  EXPECT_EQ(AnchorManifestKey({7, id}), "anchors/00000000000000000007/000102030405060708090a0b0c0d0e0f/anchor.json");
   EXPECT_EQ(LeaseKey(id), "leases/000102030405060708090a0b0c0d0e0f.json");
   EXPECT_EQ(MarkKey(id), "gc/000102030405060708090a0b0c0d0e0f.json");
 }
@@ -40,17 +40,17 @@ RC_GTEST_PROP(KeysProperty, AreValidInOrderAndReadBack, (std::uint64_t seed)) {
   const Version from = AnyNumber(random, to);
   const std::string part = PartKey(from, to, AnyHash(random));
   RC_ASSERT(CheckKey(part).ok());
-  const auto place = PlaceOfPart(part);
-  RC_ASSERT(place.has_value() && place->from == from && place->to == to);
+  const auto delta = DeltaOfKey(part);
+  RC_ASSERT(delta.has_value() && delta->from == from && delta->to == to);
   RC_ASSERT(!AnchorOfKey(part).has_value());
 
   const AnchorName anchor{to, AnyId(random)};
-  RC_ASSERT(CheckKey(ManifestKey(anchor)).ok());
-  RC_ASSERT(AnchorOfKey(ManifestKey(anchor)) == anchor);
+  RC_ASSERT(CheckKey(AnchorManifestKey(anchor)).ok());
+  RC_ASSERT(AnchorOfKey(AnchorManifestKey(anchor)) == anchor);
   RC_ASSERT(AnchorOfKey(AnchorFolder(anchor)) == anchor);
-  RC_ASSERT(IsManifestKey(ManifestKey(anchor)));
-  RC_ASSERT(!IsManifestKey(AnchorFolder(anchor) + "model.safetensors"));
-  RC_ASSERT(!PlaceOfPart(ManifestKey(anchor)).has_value());
+  RC_ASSERT(IsAnchorManifestKey(AnchorManifestKey(anchor)));
+  RC_ASSERT(!IsAnchorManifestKey(AnchorFolder(anchor) + "model.safetensors"));
+  RC_ASSERT(!DeltaOfKey(AnchorManifestKey(anchor)).has_value());
 
   // The order of keys is that of versions, which lists depend on.
   RC_ASSERT(RecordKey(from) < RecordKey(to));
@@ -59,8 +59,8 @@ RC_GTEST_PROP(KeysProperty, AreValidInOrderAndReadBack, (std::uint64_t seed)) {
 
 TEST(Keys, RefusesKeysOutsideTheSpecification) {
   const std::string folder = "deltas/00000000000000000041-00000000000000000042/";
-  EXPECT_TRUE(PlaceOfPart(folder).has_value());
-  EXPECT_TRUE(PlaceOfPart(folder + "x").has_value());
+  EXPECT_TRUE(DeltaOfKey(folder).has_value());
+  EXPECT_TRUE(DeltaOfKey(folder + "x").has_value());
   for (const char* key : {"", "deltas/", "deltas/x", "deltas/41-42/x",
                           "deltas/00000000000000000041-00000000000000000042",    // no slash
                           "deltas/00000000000000000041_00000000000000000042/x",  //
@@ -71,7 +71,7 @@ TEST(Keys, RefusesKeysOutsideTheSpecification) {
                           "deltas/00000000000000000041-99999999999999999999/x",  // above 2^64
                           "Deltas/00000000000000000041-00000000000000000042/x",  //
                           "/deltas/00000000000000000041-00000000000000000042/x"}) {
-    EXPECT_FALSE(PlaceOfPart(key).has_value()) << key;
+    EXPECT_FALSE(DeltaOfKey(key).has_value()) << key;
   }
   for (const char* key : {"", "anchors/", "anchors/00000000000000000007", "anchors/00000000000000000007/",
                           "anchors/00000000000000000007/000102030405060708090a0b0c0d0e0f",
@@ -80,9 +80,9 @@ TEST(Keys, RefusesKeysOutsideTheSpecification) {
                           "anchors/00000000000000000007/0001/anchor.json",
                           "anchors/09223372036854775808/000102030405060708090a0b0c0d0e0f/anchor.json"}) {
     EXPECT_FALSE(AnchorOfKey(key).has_value()) << key;
-    EXPECT_FALSE(IsManifestKey(key)) << key;
+    EXPECT_FALSE(IsAnchorManifestKey(key)) << key;
   }
-  EXPECT_FALSE(IsManifestKey("anchors/00000000000000000007/000102030405060708090a0b0c0d0e0f/sub/anchor.json"));
+  EXPECT_FALSE(IsAnchorManifestKey("anchors/00000000000000000007/000102030405060708090a0b0c0d0e0f/sub/anchor.json"));
 }
 
 TEST(FileNames, AcceptsOnlyNamesThatMayBecomePaths) {

@@ -258,11 +258,11 @@ TEST_F(RunTest, RefusesAnchorsOfAnotherRunOrVersion) {
   EXPECT_EQ(read.value().Ref(), *history.at(0).anchor);
   const AnchorName elsewhere{1, anchor.manifest.name.id};
   ExpectError(history.run().ReadAnchor(elsewhere), ErrorCode::kNotFound);
-  PutText(ManifestKey(elsewhere), ToJson(anchor.manifest));
+  PutText(AnchorManifestKey(elsewhere), ToJson(anchor.manifest));
   ExpectError(history.run().ReadAnchor(elsewhere), ErrorCode::kCorrupt, "another anchor");
   AnchorManifest foreign = anchor.manifest;
   foreign.run = NewId(random_);
-  PutText(ManifestKey(anchor.manifest.name), ToJson(foreign));
+  PutText(AnchorManifestKey(anchor.manifest.name), ToJson(foreign));
   ExpectError(history.run().ReadAnchor(anchor.manifest.name), ErrorCode::kCorrupt, "another run");
 }
 

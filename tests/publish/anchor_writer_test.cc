@@ -85,7 +85,7 @@ TEST_F(AnchorWriterTest, BitsOfAnotherVersionNeverBecomeAnAnchor) {
   const auto anchor = WriteAnchor(writer, {});
   ASSERT_FALSE(anchor.ok());
   EXPECT_EQ(anchor.error().code(), ErrorCode::kMismatch);
-  EXPECT_FALSE(world_.bucket.Stat(ManifestKey(subject.name)).ok());
+  EXPECT_FALSE(world_.bucket.Stat(AnchorManifestKey(subject.name)).ok());
 }
 
 TEST_F(AnchorWriterTest, GoesOnAfterEveryFailedRequest) {
@@ -107,7 +107,7 @@ TEST_F(AnchorWriterTest, GoesOnAfterEveryFailedRequest) {
       int errors = 0;
       for (bool complete = false; !complete && errors < 3;) {
         // anchor.json comes last.
-        EXPECT_FALSE(world_.bucket.Stat(ManifestKey(subject.name)).ok() && errors == 0);
+        EXPECT_FALSE(world_.bucket.Stat(AnchorManifestKey(subject.name)).ok() && errors == 0);
         const auto step = writer.Step();
         errors += step.ok() ? 0 : 1;
         complete = step.ok() && step.value();

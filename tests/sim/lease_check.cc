@@ -7,15 +7,15 @@
 namespace weightwire::sim {
 
 bool IsNeeded(const Lease& lease, std::string_view key) {
-  if (const auto place = PlaceOfPart(key); place.has_value()) {
-    return lease.needs_from.has_value() && place->from >= *lease.needs_from;
+  if (const auto delta = DeltaOfKey(key); delta.has_value()) {
+    return lease.needs_from.has_value() && delta->from >= *lease.needs_from;
   }
   const auto anchor = AnchorOfKey(key);
   return anchor.has_value() && lease.needs_anchor == anchor;
 }
 
 void LeaseCheck::OnFetch(std::string_view key) {
-  if (IsManifestKey(key) || (!PlaceOfPart(key).has_value() && !AnchorOfKey(key).has_value())) return;
+  if (IsAnchorManifestKey(key) || (!DeltaOfKey(key).has_value() && !AnchorOfKey(key).has_value())) return;
   bool has_lease = false;
   WallTime until = step_began_;
   for (auto written = written_.rbegin(); written != written_.rend(); ++written) {

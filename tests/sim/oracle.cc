@@ -126,7 +126,7 @@ void Oracle::CheckComplete(const Record& record) {
       const auto at = bucket_.objects().find(part.key);
       if (at == bucket_.objects().end() || ObjectHash(at->second.bytes) != part.hash) missing(part.key + " was there");
     }
-  } else if (!bucket_.objects().contains(ManifestKey(record.anchor->name))) {
+  } else if (!bucket_.objects().contains(AnchorManifestKey(record.anchor->name))) {
     missing("its anchor was complete");
   }
 }

@@ -37,7 +37,7 @@ void Bucket::Store(std::string_view key, std::span<const std::uint8_t> bytes) {
 void Bucket::Put(std::string_view key, std::span<const std::uint8_t> bytes) {
   if (IsForEver(key)) world_.Violation(fmt::format("{} was put without asking whether it is there", key));
   Store(key, bytes);
-  if (IsManifestKey(key) && on_manifest) on_manifest(key, bytes);
+  if (IsAnchorManifestKey(key) && on_manifest) on_manifest(key, bytes);
 }
 
 bool Bucket::PutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) {
@@ -48,7 +48,7 @@ bool Bucket::PutIfAbsent(std::string_view key, std::span<const std::uint8_t> byt
 
 void Bucket::Remove(std::string_view key, const std::optional<LeaseReads>& reads) {
   if (IsForEver(key)) world_.Violation(fmt::format("{} was removed", key));
-  if (objects_.contains(key) && (PlaceOfPart(key).has_value() || AnchorOfKey(key).has_value())) {
+  if (objects_.contains(key) && (DeltaOfKey(key).has_value() || AnchorOfKey(key).has_value())) {
     if (!reads.has_value()) world_.Violation(fmt::format("{} was removed without a look at the leases", key));
     CheckLeases(key, reads.value_or(LeaseReads{world_.now(), {}}));
   }

@@ -151,7 +151,7 @@ class RunMaker {
     add("model.safetensors.index.json", {reinterpret_cast<const std::uint8_t*>(index.data()), index.size()});
     const std::string text = ToJson(manifest);
     const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
-    EXPECT_TRUE(run_.store().Put(ManifestKey(manifest.name), bytes).ok());
+    EXPECT_TRUE(run_.store().Put(AnchorManifestKey(manifest.name), bytes).ok());
     return {manifest.name, manifest.TotalBytes(), Sha256Of(text)};
   }
 

@@ -1,4 +1,4 @@
-#include "log/plan.h"
+#include "log/fetch_plan.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -16,7 +16,7 @@ using namespace weightwire::testing;
 
 struct Scene {
   Record target;
-  std::optional<HeldCost> held;
+  std::optional<HeldVersion> held;
   Avoid avoid;
 };
 
@@ -37,7 +37,7 @@ Scene AnyScene(History& history) {
   scene.target = history.at(random.Below(2) == 0 ? versions - 1 : random.Below(versions));
   if (random.Below(3) != 0) {
     const Version held = random.Below(versions);
-    scene.held = HeldCost{held, history.at(held).delta_bytes};
+    scene.held = HeldVersion{held, history.at(held).delta_bytes};
   }
   for (std::uint64_t gone = random.Below(4); gone > 0; --gone) scene.avoid.deltas.insert(random.Below(versions));
   for (const KnownAnchor& anchor : history.anchors()) {
@@ -125,7 +125,7 @@ class PlanTest : public ::testing::Test {
     for (int i = 0; i < 20; ++i) history_.Add({100});
   }
 
-  [[nodiscard]] HeldCost Held(Version version) const { return {version, history_.at(version).delta_bytes}; }
+  [[nodiscard]] HeldVersion Held(Version version) const { return {version, history_.at(version).delta_bytes}; }
 
   ManualClock clock_;
   MemoryStore memory_{&clock_};
@@ -161,7 +161,8 @@ TEST_F(PlanTest, SkipsDamagedAnchors) {
   // More of them than are weighed.
   for (int i = 0; i < 12; ++i) {
     const KnownAnchor anchor = history_.AddAnchor(19);
-    history_.Put(ManifestKey(anchor.manifest.name), i % 2 == 0 ? std::string("damaged") : std::string(65 << 20, ' '));
+    history_.Put(AnchorManifestKey(anchor.manifest.name),
+                 i % 2 == 0 ? std::string("damaged") : std::string(65 << 20, ' '));
   }
   const auto way = PlanFetch(history_.run(), history_.newest(), std::nullopt, {});
   ASSERT_TRUE(Succeeds(way));

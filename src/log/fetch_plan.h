@@ -1,4 +1,4 @@
-// The cheapest way to a version, by bytes: deltas from the version held, or an anchor and the deltas after it.
+// The cheapest plan to fetch a version, by bytes: deltas from the version held, or an anchor and the deltas after it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace weightwire {
 
 // A version that is held, as far as planning needs to know.
-struct HeldCost {
+struct HeldVersion {
   Version version = 0;
   std::uint64_t delta_bytes = 0;  // of its record
 };
@@ -32,20 +32,20 @@ struct Avoid {
   std::set<AnchorName> anchors;
   std::set<Version> deltas;  // of the version they lead to
 
-  // Nothing is gone between two versions.
-  [[nodiscard]] bool Free(Version from, Version to) const {
+  // Whether all deltas after `from` up to `to` may be used.
+  [[nodiscard]] bool Allows(Version from, Version to) const {
     const auto first = deltas.upper_bound(from);
     return first == deltas.end() || *first > to;
   }
 };
 
-// Chooses among the version held, if any, and the anchors given. Nothing if there is no way. Pure.
-[[nodiscard]] std::optional<FetchPlan> CheapestPlan(const Record& target, const std::optional<HeldCost>& held,
+// Chooses among the version held, if any, and the anchors given. nullopt if none of them leads to the target. Pure.
+[[nodiscard]] std::optional<FetchPlan> CheapestPlan(const Record& target, const std::optional<HeldVersion>& held,
                                                     std::span<const KnownAnchor> anchors, const Avoid& avoid);
 
-// Looks for the cheapest way in the store. Anchors are asked for only if the deltas are gone or cost more than the
-// newest anchor does. kNotFound if there is none.
-Result<FetchPlan> PlanFetch(const Run& run, const Record& target, const std::optional<HeldCost>& held,
+// Finds the cheapest plan in the store. Reads anchors only if the deltas are missing or cost more than the newest
+// anchor does. kNotFound if no plan leads to the target.
+Result<FetchPlan> PlanFetch(const Run& run, const Record& target, const std::optional<HeldVersion>& held,
                             const Avoid& avoid);
 
 }  // namespace weightwire
