@@ -2,7 +2,6 @@
 // how time passes and nothing has to wait for real.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -38,22 +37,6 @@ class SystemClock final : public Clock {
   [[nodiscard]] WallTime Wall() const override;
 };
 
-// A clock that stands still until it is moved. Wall and monotonic time move together.
-class ManualClock final : public Clock {
- public:
-  explicit ManualClock(WallTime start = WallTime(std::chrono::hours(24))) : wall_start_(start) {}
-
-  [[nodiscard]] MonotonicTime Monotonic() const override { return std::chrono::nanoseconds(passed_ns_.load()); }
-  [[nodiscard]] WallTime Wall() const override {
-    return wall_start_ + std::chrono::duration_cast<std::chrono::milliseconds>(Monotonic());
-  }
-  void Advance(std::chrono::nanoseconds duration) { passed_ns_ += duration.count(); }
-
- private:
-  const WallTime wall_start_;
-  std::atomic<std::int64_t> passed_ns_{0};
-};
-
 // Waits. Thread safety as Clock's.
 class Sleeper {
  public:
@@ -79,20 +62,6 @@ class SystemSleeper final : public Sleeper {
   std::condition_variable stopped_;
   bool stop_ = false;
   std::optional<std::chrono::steady_clock::time_point> end_;
-};
-
-// Waiting moves a manual clock and takes no time.
-class ManualSleeper final : public Sleeper {
- public:
-  // `clock` must outlive the sleeper.
-  explicit ManualSleeper(ManualClock* clock) : clock_(clock) {}
-  [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override {
-    clock_->Advance(duration);
-    return true;
-  }
-
- private:
-  ManualClock* const clock_;
 };
 
 }  // namespace weightwire

@@ -4,6 +4,8 @@
 
 #include <thread>
 
+#include "support/manual_clock.h"
+
 namespace weightwire {
 namespace {
 

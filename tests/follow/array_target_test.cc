@@ -4,7 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "follow/follower.h"
-#include "store/backends/memory_store.h"
+#include "support/manual_clock.h"
+#include "support/memory_store.h"
 #include "support/run_maker.h"
 
 namespace weightwire {

@@ -13,7 +13,8 @@
 
 #include "follow/follower.h"
 #include "follow/targets/memory_target.h"
-#include "store/backends/memory_store.h"
+#include "support/manual_clock.h"
+#include "support/memory_store.h"
 #include "support/run_maker.h"
 
 namespace weightwire {

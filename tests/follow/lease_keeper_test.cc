@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "follow/follower_world.h"
+#include "support/manual_clock.h"
 
 namespace weightwire {
 namespace {

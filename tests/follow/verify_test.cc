@@ -3,7 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "store/backends/memory_store.h"
+#include "support/manual_clock.h"
+#include "support/memory_store.h"
 #include "support/run_maker.h"
 
 namespace weightwire {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/manual_clock.h"
+
 namespace weightwire {
 namespace {
 

@@ -7,7 +7,8 @@
 
 #include "log/histories.h"
 #include "log/watched_store.h"
-#include "store/backends/memory_store.h"
+#include "support/manual_clock.h"
+#include "support/memory_store.h"
 
 namespace weightwire {
 namespace {

@@ -16,7 +16,8 @@
 #include "codec/models.h"
 #include "log/run.h"
 #include "publish/publisher.h"
-#include "store/backends/memory_store.h"
+#include "support/manual_clock.h"
+#include "support/memory_store.h"
 #include "support/sim_file_system.h"
 #include "support/sim_store.h"
 

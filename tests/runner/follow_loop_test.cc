@@ -9,7 +9,8 @@
 #include "follow/mirror/mirror.h"
 #include "follow/mirror/reader.h"
 #include "follow/targets/memory_target.h"
-#include "store/backends/memory_store.h"
+#include "support/manual_clock.h"
+#include "support/memory_store.h"
 #include "support/run_maker.h"
 #include "support/sim_file_system.h"
 

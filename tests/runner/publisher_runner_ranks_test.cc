@@ -15,7 +15,7 @@
 #include "follow/rebuild.h"
 #include "follow/targets/memory_target.h"
 #include "runner/publisher_runner.h"
-#include "store/backends/memory_store.h"
+#include "support/memory_store.h"
 
 namespace weightwire {
 namespace {

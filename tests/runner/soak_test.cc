@@ -26,6 +26,7 @@
 #include "runner/follow_loop.h"
 #include "runner/publisher_runner.h"
 #include "store/backends/file_store.h"
+#include "support/manual_clock.h"
 #include "support/temporary_directory.h"
 
 namespace weightwire::testing {

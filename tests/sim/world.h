@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/sha256.h"
+#include "support/manual_clock.h"
 
 namespace weightwire::sim {
 

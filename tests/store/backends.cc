@@ -4,10 +4,10 @@
 
 #include "base/random.h"
 #include "store/backends/file_store.h"
-#include "store/backends/memory_store.h"
 #include "store/backends/s3_store.h"
 #include "store/fake_s3.h"
 #include "store/open.h"
+#include "support/memory_store.h"
 #include "support/temporary_directory.h"
 
 namespace weightwire::testing {

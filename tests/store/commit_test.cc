@@ -4,6 +4,7 @@
 
 #include "store/bytes.h"
 #include "store/faulty_store.h"
+#include "support/manual_clock.h"
 
 namespace weightwire {
 namespace {

@@ -9,6 +9,7 @@
 #include "store/credentials/credential_process.h"
 #include "store/credentials/web_identity.h"
 #include "store/http_server.h"
+#include "support/manual_clock.h"
 #include "support/temporary_directory.h"
 
 namespace weightwire {

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <string>
 
-#include "store/backends/memory_store.h"
 #include "store/wrappers/forwarding_store.h"
+#include "support/memory_store.h"
 
 namespace weightwire::testing {
 

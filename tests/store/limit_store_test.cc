@@ -5,9 +5,10 @@
 #include <atomic>
 #include <thread>
 
-#include "store/backends/memory_store.h"
 #include "store/bytes.h"
 #include "store/wrappers/forwarding_store.h"
+#include "support/manual_clock.h"
+#include "support/memory_store.h"
 
 namespace weightwire {
 namespace {

@@ -9,6 +9,7 @@
 #include "store/bytes.h"
 #include "store/fake_s3.h"
 #include "store/store_url.h"
+#include "support/manual_clock.h"
 #include "support/temporary_directory.h"
 
 namespace weightwire {

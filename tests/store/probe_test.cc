@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "store/backends.h"
-#include "store/backends/memory_store.h"
 #include "store/bytes.h"
 #include "store/fake_s3.h"
+#include "support/memory_store.h"
 
 namespace weightwire {
 namespace {

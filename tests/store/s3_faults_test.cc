@@ -8,6 +8,7 @@
 #include "store/fake_s3.h"
 #include "store/transfer.h"
 #include "store/wrappers/retry_store.h"
+#include "support/manual_clock.h"
 
 namespace weightwire {
 namespace {

@@ -1,4 +1,4 @@
-// A store in the memory of this process, for tests and examples. It is gone with the object.
+// A store in the memory of this process, for tests. It is gone with the object.
 #pragma once
 
 #include <map>
