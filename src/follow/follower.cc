@@ -25,7 +25,7 @@ Follower::Follower(Run run, Target& target, const Id& id, FollowerOptions option
 Result<FollowerStep> Follower::Step() {
   WW_TRY(const bool recovered, target_.Recover());
   if (recovered) Restart();
-  if (phase_ != Phase::kStart && lease_.IsDue(HeldVersion())) return RenewLease();
+  if (phase_ != Phase::kStart && lease_.IsDue(held_version())) return RenewLease();
   switch (phase_) {
     case Phase::kStart:
       return Start();
@@ -98,7 +98,7 @@ const KnownRecord* Follower::Last() const {
   return held_record_.has_value() ? &*held_record_ : nullptr;
 }
 
-std::optional<Version> Follower::HeldVersion() const {
+std::optional<Version> Follower::held_version() const {
   return held_record_.has_value() ? std::optional(held_record_->record.version) : std::nullopt;
 }
 
@@ -110,7 +110,7 @@ Result<std::optional<KnownRecord>> Follower::FindNewestAllowed(std::optional<Ver
 
 Result<FollowerStep> Follower::FindNext() {
   const KnownRecord* last = Last();
-  if (last == nullptr || (go_back_ && HeldVersion() > *pin_)) return FindGoal();
+  if (last == nullptr || (go_back_ && held_version() > *pin_)) return FindGoal();
   const Version version = last->record.version;
   lag_.AddSeen(version);
   if (!IsBelowPin(version)) return NothingNewer();
@@ -213,7 +213,7 @@ Avoid Follower::AvoidNow() const {
 // --- the lease ---
 
 Result<FollowerStep> Follower::RenewLease() {
-  LeaseNeeds needs{.holds = HeldVersion()};
+  LeaseNeeds needs{.holds = held_version()};
   if (anchor_.has_value()) needs.anchor = anchor_->manifest.name;
   WW_RETURN_IF_ERROR(lease_.Renew(needs));
   if (phase_ == Phase::kLeaseFirst) phase_ = Phase::kPlan;
@@ -221,7 +221,7 @@ Result<FollowerStep> Follower::RenewLease() {
 }
 
 Status Follower::KeepLease() {
-  if (phase_ != Phase::kStart && lease_.IsDue(HeldVersion())) WW_RETURN_IF_ERROR(RenewLease());
+  if (phase_ != Phase::kStart && lease_.IsDue(held_version())) WW_RETURN_IF_ERROR(RenewLease());
   return Ok();
 }
 

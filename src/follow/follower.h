@@ -174,7 +174,7 @@ class Follower {
 
   // The last version staged or held; nullptr if there is none.
   [[nodiscard]] const KnownRecord* Last() const;
-  [[nodiscard]] std::optional<Version> HeldVersion() const;
+  [[nodiscard]] std::optional<Version> held_version() const;
   [[nodiscard]] bool IsBelowPin(Version version) const { return !pin_.has_value() || version < *pin_; }
   // The newest version that the pin allows, given that `known` exists.
   [[nodiscard]] Result<std::optional<KnownRecord>> FindNewestAllowed(std::optional<Version> known) const;

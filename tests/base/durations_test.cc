@@ -34,9 +34,26 @@ TEST(Durations, FinerThanAMillisecondAreRefusedInsteadOfRounded) {
 }
 
 TEST(Durations, OthersAreRefused) {
-  for (const char* wrong : {"", "s", "5", "-5s", "+5s", "5 s", "5s ", "5x", ".5s", "5.s", "1.5", "0.0", "1..5s", "1.-5s", "1.5.5s",
-                            "0.0000000001s", "5ss", "99999999999999999999s",
-                            "9223372036854775807s", "9000000000000d"}) {
+  for (const char* wrong : {"",
+                            "s",
+                            "5",
+                            "-5s",
+                            "+5s",
+                            "5 s",
+                            "5s ",
+                            "5x",
+                            ".5s",
+                            "5.s",
+                            "1.5",
+                            "0.0",
+                            "1..5s",
+                            "1.-5s",
+                            "1.5.5s",
+                            "0.0000000001s",
+                            "5ss",
+                            "99999999999999999999s",
+                            "9223372036854775807s",
+                            "9000000000000d"}) {
     EXPECT_EQ(ParseDuration(wrong).ok(), false) << wrong;
   }
 }
