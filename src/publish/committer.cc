@@ -292,7 +292,8 @@ void Committer::FailedAttempt(std::size_t index, const Error& error, MonotonicTi
     progress_ = true;
   }
   pending.error = error;
-  pending.due = now + pending.backoff.Next(error);
+  // Ranks wait for the verdict, and only until the deadline: the committer retries soon after every error.
+  pending.due = now + (options_.deadline.has_value() ? pending.backoff.Next() : pending.backoff.Next(error));
 }
 
 bool Committer::Tick(MonotonicTime now) {

@@ -108,7 +108,7 @@ void PieceCollector::Finish(AssembleJob job, MonotonicTime now) {
   if (ended) return;
   if (!IsRetryable(*job.error)) return Abandon(*job.error);
   committer_.SetAnchorError(*job.error);
-  anchor_->due = now + anchor_->backoff.Next(*job.error);
+  anchor_->due = now + anchor_->backoff.Next();
 }
 
 bool PieceCollector::Tick(MonotonicTime now) {

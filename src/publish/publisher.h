@@ -258,6 +258,8 @@ class Publisher {
   void FinishDecide(DecideJob job);
   void FinishCommit(CommitJob job);
   void FailedUpload(Entry& entry, const Error& error);
+  // One of several ranks retries soon after every error, because the others wait and its time is limited.
+  [[nodiscard]] MonotonicTime PauseAfter(const Error& error, Backoff& backoff) const;
   [[nodiscard]] std::shared_ptr<AnchorShare> MakeShare(const AnchorSubject& subject,
                                                        const std::shared_ptr<const Shards>& shards,
                                                        const std::shared_ptr<const BasePin>& pin) const;

@@ -171,8 +171,12 @@ void Publisher::FinishShare(const ShareJob& job) {
   }
 }
 
+MonotonicTime Publisher::PauseAfter(const Error& error, Backoff& backoff) const {
+  return board_ != nullptr ? backoff.Next() : backoff.Next(error);
+}
+
 void Publisher::FailedUpload(Entry& entry, const Error& error) {
-  const MonotonicTime again = Now() + entry.backoff.Next(error);
+  const MonotonicTime again = Now() + PauseAfter(error, entry.backoff);
   const bool gives_up = board_ != nullptr ? !IsRetryable(error) || again - *entry.begun >= board_->retry_limit()
                                           : ReactionTo(error) == Reaction::kGiveUp;
   if (!gives_up) {
@@ -270,7 +274,7 @@ void Publisher::FinishTask(const ShareJob& job) {
     return;
   }
   if (job.error.has_value()) {
-    const MonotonicTime again = Now() + task_->backoff.Next(*job.error);
+    const MonotonicTime again = Now() + PauseAfter(*job.error, task_->backoff);
     const bool gives_up = board_ != nullptr
                               ? !IsRetryable(*job.error) || again - task_->progress >= board_->retry_limit()
                               : ReactionTo(*job.error) == Reaction::kGiveUp;

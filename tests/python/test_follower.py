@@ -89,7 +89,7 @@ def test_the_last_update_can_be_taken_back(bucket):
         update.undo()
         assert_same(target, first)
         assert follower.version == 0
-        assert follower.poll() is None  # it stands still
+        assert follower.poll() is None  # it is pinned
         with pytest.raises(ww.InvalidArgumentError, match="cannot be taken back"):
             update.undo()
         follower.pin(None)
@@ -152,7 +152,7 @@ def test_what_was_seen_is_still_known_after_an_update_was_taken_back(bucket):
         update.undo()
         stats = follower.stats
         assert (stats.version, stats.newest, stats.versions_behind) == (0, 1, 1)
-        assert "stands still" in stats.waits_for
+        assert "pinned" in stats.waits_for
 
 
 def test_a_target_that_holds_a_version_is_recognized(bucket):

@@ -25,7 +25,7 @@ def test_the_stub_names_what_the_extension_module_has():
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             said[node.target.id] = set()
     is_there = {
-        name: {method for method in vars(value) if not method.startswith("_")} if isinstance(value, type) else set()
+        name: {method for method in dir(value) if not method.startswith("_")} if isinstance(value, type) else set()
         for name, value in vars(_core).items()
         if not name.startswith("_")
     }
