@@ -17,9 +17,9 @@ constexpr std::uint64_t kPieceBytes = 8 * kHashChunkBytes;
 
 }  // namespace
 
-AnchorLoad::AnchorLoad(const Run& run, KnownAnchor anchor, KnownRecord record, std::shared_ptr<const Layout> layout,
+AnchorLoad::AnchorLoad(Run run, KnownAnchor anchor, KnownRecord record, std::shared_ptr<const Layout> layout,
                        ThreadPool& pool)
-    : run_(run),
+    : run_(std::move(run)),
       anchor_(std::move(anchor)),
       record_(std::move(record)),
       layout_(std::move(layout)),

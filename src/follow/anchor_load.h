@@ -56,8 +56,7 @@ class AnchorLoad {
   [[nodiscard]] std::string ObjectKey() const;
 
  private:
-  AnchorLoad(const Run& run, KnownAnchor anchor, KnownRecord record, std::shared_ptr<const Layout> layout,
-             ThreadPool& pool);
+  AnchorLoad(Run run, KnownAnchor anchor, KnownRecord record, std::shared_ptr<const Layout> layout, ThreadPool& pool);
   void AddChunkHashes(std::span<const std::uint8_t> piece);
 
   const Run run_;

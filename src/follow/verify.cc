@@ -147,8 +147,8 @@ void Verifier::Replay() {
   if (replayed_ == nullptr) return;
   const auto replay = [&]() -> Status {
     WW_TRY(const StateView view, replayed_->View());
-    WW_TRY(auto change, DecodeVersion(record, replayed_->held()->state, parts_, view, kernels_, pool_));
-    return replayed_->Apply(std::move(change), HeldOf(*record_));
+    WW_TRY(const auto change, DecodeVersion(record, replayed_->held()->state, parts_, view, kernels_, pool_));
+    return replayed_->Apply(change, HeldOf(*record_));
   };
   const Status done = replay();
   if (done.ok()) return;

@@ -113,11 +113,11 @@ void BoardHost::SendHeartbeat() {
 
 void BoardHost::PublishVerdicts(MonotonicTime now) {
   if (committer_.TakeProgress()) SendHeartbeat();
-  while (auto verdict = committer_.TakeVerdict()) Publish(std::move(*verdict), now);
+  while (auto verdict = committer_.TakeVerdict()) Publish(*verdict, now);
   pieces_.Follow(now);
 }
 
-void BoardHost::Publish(Verdict verdict, MonotonicTime now) {
+void BoardHost::Publish(const Verdict& verdict, MonotonicTime now) {
   outgoing_.push_back({VerdictKey(call_), ToJson(verdict)});
   Unacked unacked;
   unacked.seen.resize(options_.ranks);

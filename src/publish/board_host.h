@@ -56,7 +56,7 @@ class BoardHost {
   void DeliverReport(std::uint64_t rank, const std::string& text, MonotonicTime now);
   void DeliverSeen(const std::string& key);
   void SendHeartbeat();
-  void Publish(Verdict verdict, MonotonicTime now);
+  void Publish(const Verdict& verdict, MonotonicTime now);
   [[nodiscard]] std::optional<MonotonicTime> CallTimesOut() const;
   // The ranks have the verdict before their own deadlines.
   [[nodiscard]] MonotonicTime patience() const { return options_.deadline / 10 * 8; }
