@@ -5,17 +5,10 @@
 #include <utility>
 
 #include "base/threads.h"
+#include "follow/policy.h"
 #include "store/transfer.h"
 
 namespace weightwire {
-namespace {
-
-// Small parts, or records, that are fetched at a time for each thread that a large part would use.
-constexpr std::size_t kSmallPerThread = 4;
-// Parts that are fetched at a time have at most this many bytes, unless there is only one.
-constexpr std::uint64_t kMaxBytesAtATime = std::uint64_t{32} << 20;
-
-}  // namespace
 
 KnownRecord DeltaQueue::Pop() {
   KnownRecord record = std::move(versions_.front().record);
@@ -23,7 +16,7 @@ KnownRecord DeltaQueue::Pop() {
   return record;
 }
 
-std::size_t DeltaQueue::MaxRequests() const { return threads_ == 1 ? 1 : kSmallPerThread * threads_; }
+std::size_t DeltaQueue::MaxRequests() const { return threads_ == 1 ? 1 : kSmallPartsPerThread * threads_; }
 
 void DeltaQueue::ReadAhead(Version until, const Avoid& avoid) {
   const Version first = versions_.back().record.record.version + 1;
@@ -52,7 +45,7 @@ std::vector<DeltaQueue::Request> DeltaQueue::NextRequests(const LeaseKeeper& lea
     const std::vector<PartRef>& parts = *version.record.record.delta;
     for (std::size_t i = version.parts.size(); i < parts.size(); ++i) {
       bytes += parts[i].size_bytes;
-      const bool fits = requests.size() < MaxRequests() && bytes <= kMaxBytesAtATime && !lease.IsMarked(parts[i].key);
+      const bool fits = requests.size() < MaxRequests() && bytes <= kMaxSmallPartBytes && !lease.IsMarked(parts[i].key);
       if (!requests.empty() && !fits) return requests;
       requests.push_back({&version, &parts[i], {}, Ok()});
     }

@@ -33,6 +33,7 @@
 #include "follow/anchor_load.h"
 #include "follow/delta_queue.h"
 #include "follow/lease_keeper.h"
+#include "follow/policy.h"
 #include "follow/staged_versions.h"
 #include "follow/targets/target.h"
 #include "follow/version_lag.h"
@@ -50,9 +51,9 @@ struct FollowerOptions {
   // Apply each version on its own, instead of several in one change.
   bool every_version = false;
   // Stage further versions while their deltas have at most this many bytes. At least one version is always staged.
-  std::uint64_t ahead_bytes = std::uint64_t{1} << 30;
+  std::uint64_t ahead_bytes = kMaxStagedAheadBytes;
   // Fetch a damaged object up to this many times before another path is planned.
-  int fetch_attempts = 3;
+  int fetch_attempts = kFetchAttempts;
   // Requests at a time (delta_queue.h). More than 1 needs a store that allows calls from several threads.
   std::size_t fetch_threads = 1;
 };

@@ -15,20 +15,13 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "follow/policy.h"
 #include "log/fetch_plan.h"
 #include "log/lease.h"
 #include "log/mark.h"
 #include "log/run.h"
 
 namespace weightwire {
-
-// A lease is renewed after this share of its lifetime (log/lease.h).
-inline constexpr int kRenewalsPerLease = 3;
-// After a transient error, a renewal is tried again after this share.
-inline constexpr int kLeaseTriesPerLifetime = 30;
-// A lease that names an older version than the target holds is renewed at this age, because `weightwire leases` shows
-// the operator how far a follower is.
-inline constexpr std::chrono::seconds kLeaseNewsAfter{15};
 
 struct LeaseOptions {
   bool keep = true;  // false: write no lease and read no marks

@@ -3,15 +3,9 @@
 #include <fmt/format.h>
 
 #include "base/failure_policy.h"
+#include "follow/policy.h"
 
 namespace weightwire {
-namespace {
-
-// Rebuild ends after this many transient errors in a row. It does not pause between them, because it has no sleeper,
-// and because the store has already retried each request for its whole patience (store/wrappers/retry_store.h).
-constexpr int kMaxTransientErrors = 10;
-
-}  // namespace
 
 Status StepUntilUpToDate(Follower& follower, const AfterStep& after_step) {
   for (;;) {
@@ -43,7 +37,7 @@ Status Rebuild(const Run& run, Version version, Target& target, const Id& id, co
       errors = 0;
       return Ok();
     }
-    const bool is_over = !IsTransient(step.error()) || ++errors == kMaxTransientErrors;
+    const bool is_over = !IsTransient(step.error()) || ++errors == kRebuildAttempts;
     return is_over ? Status(step.error()) : Ok();
   });
   // A lease that cannot be removed expires. The caller may try again with another id.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "publish/policy.h"
+
 namespace weightwire {
 namespace {
 
@@ -31,10 +33,8 @@ bool IsAnchorDue(const AnchorPolicy& policy, const std::optional<KnownAnchor>& l
 }
 
 void AnchorBackoff::Abandoned(Version newest) {
-  constexpr Version kFirstPauseVersions = 8;
-  constexpr int kMaxDoublings = 8;
-  in_a_row_ = std::min(in_a_row_ + 1, kMaxDoublings);
-  first_allowed_ = newest + (kFirstPauseVersions << in_a_row_);
+  in_a_row_ = std::min(in_a_row_ + 1, kMaxAnchorPauseDoublings);
+  first_allowed_ = newest + (kFirstAnchorPauseVersions << in_a_row_);
 }
 
 }  // namespace weightwire

@@ -8,12 +8,6 @@
 #include "publish/sooner.h"
 
 namespace weightwire {
-namespace {
-
-// Maximum number of verdicts kept for ranks that have not acknowledged them.
-constexpr std::size_t kMaxUnacked = 256;
-
-}  // namespace
 
 BoardHost::BoardHost(Run run, PieceCollectorOptions options, Committer& committer)
     : run_(run.id()),
@@ -150,7 +144,7 @@ bool BoardHost::Tick(MonotonicTime now) {
     unacked.late = true;
     changed = true;
   }
-  while (unacked_.size() > kMaxUnacked) {
+  while (unacked_.size() > kMaxUnackedVerdicts) {
     const std::vector<std::string>& keys = unacked_.begin()->second.keys;
     unneeded_.insert(unneeded_.end(), keys.begin(), keys.end());
     unacked_.erase(unacked_.begin());

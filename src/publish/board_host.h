@@ -17,6 +17,7 @@
 #include "publish/board_messages.h"
 #include "publish/committer.h"
 #include "publish/piece_collector.h"
+#include "publish/policy.h"
 #include "publish/rank_watch.h"
 
 namespace weightwire {
@@ -59,7 +60,7 @@ class BoardHost {
   void Publish(const Verdict& verdict, MonotonicTime now);
   [[nodiscard]] std::optional<MonotonicTime> CallTimesOut() const;
   // The ranks have the verdict before their own deadlines.
-  [[nodiscard]] MonotonicTime patience() const { return options_.deadline / 10 * 8; }
+  [[nodiscard]] MonotonicTime patience() const { return options_.deadline / 100 * kVerdictPercent; }
 
   const Id run_;
   const PieceCollectorOptions options_;

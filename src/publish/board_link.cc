@@ -7,11 +7,6 @@
 #include <utility>
 
 namespace weightwire {
-namespace {
-
-constexpr int kHeartbeatsPerDeadline = 8;
-
-}  // namespace
 
 MonotonicTime BoardLink::interval() const { return deadline_ / kHeartbeatsPerDeadline; }
 

@@ -21,6 +21,7 @@
 #include "publish/board_host.h"
 #include "publish/board_messages.h"
 #include "publish/link.h"
+#include "publish/policy.h"
 #include "publish/sooner.h"
 
 namespace weightwire {
@@ -57,7 +58,7 @@ class BoardLink final : public CommitterLink {
   // When the next heartbeat of work that began at `since` is due.
   [[nodiscard]] MonotonicTime HeartbeatDue(MonotonicTime since) const;
   // A rank stops retrying after this time, so that it reports its error before rank 0 declares it dead.
-  [[nodiscard]] MonotonicTime retry_limit() const { return deadline_ / 10 * 6; }
+  [[nodiscard]] MonotonicTime retry_limit() const { return deadline_ / 100 * kRankRetryPercent; }
   [[nodiscard]] MonotonicTime deadline() const { return deadline_; }
 
   // --- this rank's piece of an anchor by policy ---

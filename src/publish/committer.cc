@@ -9,6 +9,7 @@
 #include "base/object_hash.h"
 #include "publish/anchor_assembly.h"
 #include "publish/part_upload.h"
+#include "publish/policy.h"
 #include "publish/record_commit.h"
 
 namespace weightwire {
@@ -307,7 +308,7 @@ std::optional<MonotonicTime> Committer::TimesOut() const {
   if (!options_.deadline.has_value() || pending_.empty()) return std::nullopt;
   const Pending& front = pending_.front();
   if (front.busy || front.maybe_committed || !front.error.has_value()) return std::nullopt;
-  return front.taken + *options_.deadline / 10 * 8 + std::chrono::milliseconds(1);
+  return front.taken + *options_.deadline / 100 * kVerdictPercent + std::chrono::milliseconds(1);
 }
 
 std::optional<MonotonicTime> Committer::DecideDue() const {

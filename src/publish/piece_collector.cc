@@ -6,13 +6,6 @@
 #include "publish/sooner.h"
 
 namespace weightwire {
-namespace {
-
-// How many ends of anchors stay on the board. A rank that comes later has been told of the next anchor, and writes
-// that.
-constexpr std::size_t kMaxEnded = 2;
-
-}  // namespace
 
 void PieceCollector::Follow(MonotonicTime now) {
   const std::optional<AnchorSubject>& wanted = committer_.anchor_in_work();
@@ -138,7 +131,7 @@ void PieceCollector::End() {
   const Id id = anchor_->subject.name.id;
   outgoing_.push_back({EndedKey(id), "1"});
   ended_.push_back(id);
-  if (ended_.size() > kMaxEnded) {
+  if (ended_.size() > kMaxEndedAnchors) {
     unneeded_.push_back(EndedKey(ended_.front()));
     ended_.erase(ended_.begin());
   }

@@ -16,15 +16,16 @@
 #include "publish/anchor_assembly.h"
 #include "publish/board_messages.h"
 #include "publish/committer.h"
+#include "publish/policy.h"
 #include "publish/rank_watch.h"
 
 namespace weightwire {
 
 struct PieceCollectorOptions {
   std::uint64_t ranks = 1;
-  MonotonicTime deadline = std::chrono::minutes(10);  // of silence
+  MonotonicTime deadline = kRankDeadline;  // of silence
   // An anchor is abandoned after this time, because gc deletes old objects that belong to no complete anchor.
-  MonotonicTime anchor_age = std::chrono::hours(12);
+  MonotonicTime anchor_age = kMaxAnchorAge;
   AnchorOptions anchors;
   BackoffPolicy retry;
 };

@@ -47,6 +47,7 @@
 #include "publish/draft.h"
 #include "publish/link.h"
 #include "publish/piece_writer.h"
+#include "publish/policy.h"
 #include "publish/publisher_tools.h"
 #include "publish/spool.h"
 #include "publish/state_bits.h"
@@ -62,25 +63,25 @@ struct GroupOptions {
   std::uint64_t rank = 0;
   std::uint64_t ranks = 1;
   // A rank that sends no heartbeat for this long is declared dead, and the call fails.
-  MonotonicTime deadline = std::chrono::minutes(10);
+  MonotonicTime deadline = kRankDeadline;
   // A stalled upload looks like a slow one. It is called slow for `deadline` plus part size / this rate, and hung after
   // that.
-  std::uint64_t slowest_bytes_per_second = std::uint64_t{256} << 10;
+  std::uint64_t slowest_bytes_per_second = kSlowestPartBytesPerSecond;
 };
 
 struct PublisherOptions {
   // The publisher is full when this many versions, or bytes of parts, are in flight.
-  std::uint64_t max_versions = 16;
-  std::uint64_t max_bytes = std::uint64_t{4} << 30;
+  std::uint64_t max_versions = kMaxWaitingVersions;
+  std::uint64_t max_bytes = kMaxWaitingBytes;
   // When it is full, publish returns at once instead of waiting, and the next version covers both steps. For one
   // process.
   bool skip_when_full = false;
   // An anchor is due this many versions after the last one, or when the deltas since add up to this share of the model.
   // 0: never by this rule.
-  std::uint64_t anchor_every = 100;
-  std::uint64_t anchor_percent = 100;
+  std::uint64_t anchor_every = kAnchorEveryVersions;
+  std::uint64_t anchor_percent = kAnchorEveryPercent;
   // An anchor that takes longer is started again under a new id, because gc deletes old objects without an anchor.json.
-  MonotonicTime anchor_age = std::chrono::hours(12);
+  MonotonicTime anchor_age = kMaxAnchorAge;
   // Configuration and tokenizer files for anchors are taken from here, by the process of rank 0.
   std::optional<FileSystem::Path> carried_directory;
   bool carry_code = false;  // files there that could run as code too

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/failure_policy.h"
+#include "publish/policy.h"
 #include "store/probe.h"
 
 namespace weightwire {
@@ -24,10 +25,9 @@ Status CheckPutIfAbsent(const Run& run, Random& random) {
 // Not the one that the newest record names alone: an anchor by policy is complete only after its version's record, and
 // without it every start would find one due.
 Result<std::optional<KnownAnchor>> FindNewestAnchor(const Run& run, const Record& newest) {
-  constexpr int kAnchorsLookedAt = 8;
   WW_TRY(std::vector<AnchorName> names, run.ListAnchors(newest.chain));
   std::erase_if(names, [&](const AnchorName& name) { return name.version > newest.version; });
-  for (int i = 0; i < kAnchorsLookedAt && !names.empty(); ++i, names.pop_back()) {
+  for (int i = 0; i < kMaxAnchorsExamined && !names.empty(); ++i, names.pop_back()) {
     auto anchor = run.ReadAnchor(names.back());
     if (!anchor.ok()) {
       if (IsRetryable(anchor.error())) return anchor.error();

@@ -33,9 +33,9 @@ struct FollowLoopOptions {
   // Between two questions for a newer version, give or take a fifth, so that many followers do not ask in step.
   std::chrono::nanoseconds poll = kPollInterval;
   // The pauses after errors.
-  BackoffPolicy backoff{std::chrono::milliseconds(250), std::chrono::seconds(30), std::chrono::seconds(60)};
+  BackoffPolicy backoff{kFirstFollowPause, kLastFollowPause, kSlowFollowPause};
   // With `once`, or before the follower was up to date once: give up after this many transient errors in a row.
-  int patience = 6;
+  int patience = kFollowAttempts;
 };
 
 struct FollowLoopTools {

@@ -10,4 +10,12 @@ namespace weightwire {
 // --poll, and poll_seconds in Python, change it.
 inline constexpr std::chrono::seconds kPollInterval{2};
 
+// The pauses of a follower's loop after errors: the first, the last of those that double, and the one after an error
+// that is not transient.
+inline constexpr std::chrono::milliseconds kFirstFollowPause{250};
+inline constexpr std::chrono::seconds kLastFollowPause{30};
+inline constexpr std::chrono::seconds kSlowFollowPause{60};
+// A follower that has never been up to date, or runs once, gives up after this many transient errors in a row.
+inline constexpr int kFollowAttempts = 6;
+
 }  // namespace weightwire
