@@ -1,6 +1,4 @@
-// The failure policy and the intervals that the package shares with the command.
-#include "runner/policy.h"
-
+// The failure policy, and the defaults that the package shares with the command, from the policy.h of their folders.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -11,6 +9,8 @@
 #include "base/failure_policy.h"
 #include "binding.h"
 #include "errors.h"
+#include "publish/policy.h"
+#include "runner/policy.h"
 
 namespace nb = nanobind;
 
@@ -29,6 +29,11 @@ double ParseSeconds(const std::string& text) {
 
 void BindPolicy(nb::module_& module) {
   module.attr("POLL_SECONDS") = Seconds(kPollInterval).count();
+  module.attr("ENGINE_POLL_SECONDS") = Seconds(kEnginePollInterval).count();
+  module.attr("ANCHOR_EVERY_VERSIONS") = kAnchorEveryVersions;
+  module.attr("ANCHOR_EVERY_PERCENT") = kAnchorEveryPercent;
+  module.attr("MAX_WAITING_VERSIONS") = kMaxWaitingVersions;
+  module.attr("RANK_DEADLINE_SECONDS") = Seconds(kRankDeadline).count();
   module.def("parse_duration", &ParseSeconds);
   nb::class_<Backoff>(module, "Backoff")
       .def(nb::new_([](double first, double last) {

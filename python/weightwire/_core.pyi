@@ -8,6 +8,11 @@ import numpy as np
 from weightwire._publisher_options import CoreOptions, RankOptions
 
 POLL_SECONDS: float
+ENGINE_POLL_SECONDS: float
+ANCHOR_EVERY_VERSIONS: int
+ANCHOR_EVERY_PERCENT: int
+MAX_WAITING_VERSIONS: int
+RANK_DEADLINE_SECONDS: float
 
 class Backoff:
     def __init__(self, first: float, last: float, /) -> None: ...

@@ -24,9 +24,6 @@ from weightwire._rank_board import BoardPump, connect_board, first_line, serve_b
 from weightwire._rank_plan import Announcement, Failure, boxes_of, make_plan
 from weightwire.errors import InvalidArgumentError, UnavailableError, WeightwireError
 
-_DEFAULT_MEET_SECONDS = 600.0
-"""How long to wait for the other ranks if `rank_timeout` is invalid, which is checked later."""
-
 
 class RankGroup:
     """All ranks make theirs together. Every rank raises if one of them fails."""
@@ -43,7 +40,8 @@ class RankGroup:
         self._aliases: dict[str, str] = {}
         timeout = options.rank_timeout
         is_number = isinstance(timeout, (int, float)) and timeout > 0
-        _meet(self.rank, ranks, timeout if is_number else _DEFAULT_MEET_SECONDS)
+        # An invalid timeout is refused later, by all ranks together.
+        _meet(self.rank, ranks, timeout if is_number else _core.RANK_DEADLINE_SECONDS)
         core_options, announcements = self._announce(options, extra_files, ranks)
         self._plan = make_plan(announcements, self.rank)
         hosts = [announcement.host for announcement in announcements]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, cast
 
+from weightwire import _core
 from weightwire._arguments import whole_number
 from weightwire._background_read import WriteCheck, finished_read
 from weightwire._deadline import Deadline
@@ -109,8 +110,8 @@ class Publisher:
         run: str | os.PathLike[str],
         model: Any = None,
         *,
-        anchor_every: int = 100,
-        anchor_percent: int = 100,
+        anchor_every: int = _core.ANCHOR_EVERY_VERSIONS,
+        anchor_percent: int = _core.ANCHOR_EVERY_PERCENT,
         dtype: Any = None,
         lora: Lora = "adapter",
         tokenizer: Any = None,
@@ -119,14 +120,14 @@ class Publisher:
         state: str | os.PathLike[str] | None = None,
         base: Literal["memory", "file"] = "memory",
         when_full: Literal["wait", "skip"] = "wait",
-        spool_versions: int = 16,
+        spool_versions: int = _core.MAX_WAITING_VERSIONS,
         single_writer: bool = False,
         drop_lost_versions: bool = False,
         rebuild: bool = True,
         threads: int = 0,
         bytes_per_second: int = 0,
         distributed: bool | None = None,
-        rank_timeout: float = 600,
+        rank_timeout: float = _core.RANK_DEADLINE_SECONDS,
         optimizer: Any = None,
     ) -> None:
         options = PublisherOptions(

@@ -24,6 +24,7 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "codec/digest/state.h"
+#include "publish/policy.h"
 #include "publish/publisher.h"
 #include "runner/follow_loop.h"
 #include "runner/init_run.h"
@@ -38,8 +39,8 @@ struct PublishOptions {
   // None: the step after the newest version's, or that one if the state is the same.
   std::optional<std::uint64_t> step;
   std::optional<std::filesystem::path> state_directory;
-  std::uint64_t anchor_every = 100;
-  std::uint64_t anchor_percent = 100;
+  std::uint64_t anchor_every = kAnchorEveryVersions;
+  std::uint64_t anchor_percent = kAnchorEveryPercent;
   bool single_writer = false;       // if the run has to be made
   bool include_code = false;        // into anchors, what could run as code too
   bool drop_lost_versions = false;  // what is spooled and another publisher has taken the place of

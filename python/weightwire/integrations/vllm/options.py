@@ -26,9 +26,8 @@ class Options:
     """WEIGHTWIRE_MAX_LAG: update once the engine is more than this number of versions behind."""
     min_update_interval: float = 0.0
     """WEIGHTWIRE_INTERVAL: the shortest time between two commits."""
-    poll_interval: float = 0.5
-    """WEIGHTWIRE_POLL: the time between two requests for a newer version. Shorter than a follower's elsewhere (2 s),
-    because an engine that serves should lag behind its trainer by less than a step."""
+    poll_interval: float = _core.ENGINE_POLL_SECONDS
+    """WEIGHTWIRE_POLL: the time between two requests for a newer version."""
     check_all: bool = True
     """WEIGHTWIRE_CHECK: "full" (the default) compares all readable parameters with the mirror, in the background after
     a commit; "commit" compares only what was written, in the commit."""
