@@ -7,29 +7,25 @@ options          the environment variables
 In the API server:
 endpoint         the routes, and the header that names the versions that made a completion
 engine_follower  the task that follows: fetch, prepare, move the mirror, commit
-engine           the engine as that task sees it: tasks for all workers, and one commit
+engine           the engine: tasks for all workers, and one commit; in the engine core, that commit between two steps
 status           the fields of the status route, and metrics
 mirror           the version that a mirror holds, and its tensors (workers use it too)
 change_file      the file that carries a staged change to the workers
-
-In the engine core:
-engine_core      one commit between two steps
 
 In each worker:
 worker_agent     runs tasks on a thread; returns a status and never raises
 parameter_map    where the checkpoint's elements are in the parameters, and what an update does to them
 prepared_update  what a commit writes and reloads
-learned_map      learns the map from the model's own loader
-box_mapping      one entry of that map
+learned_map      learns the map, whose entries are boxes, from the model's own loader
 derived          which modules keep something derived from their weights
 
 The path of a commit:
 1. EngineFollower._step: Follower.poll fetches and stages the newest version
 2. EngineFollower._prepare: write_change puts the change into a file
-3. Engine.prepare_change → weightwire_ask_workers (engine core) → WorkerAgent.start_task (each worker)
+3. Engine.prepare_change → weightwire_ask_workers (in the engine core) → WorkerAgent.start_task (in each worker)
 4. WorkerAgent.prepare_change → ParameterMap.prepare_change: locates and compares; nothing is written
 5. EngineFollower._move_mirror: Update.apply writes the mirror
-6. Engine.commit → weightwire_commit (engine core, between two steps): drops the caches
+6. Engine.commit → weightwire_commit (in the engine core, between two steps): drops the caches
 7. WorkerAgent.commit → ParameterMap.commit → SparseWrite.write: writes, and reads back
 8. FollowStatus.updated: status, log and metrics
 """

@@ -23,8 +23,7 @@ from weightwire._update import TensorChange, Update
 from weightwire.errors import CorruptError, UnavailableError, WeightwireError
 from weightwire.follower import Follower
 from weightwire.integrations.vllm.change_file import write_change
-from weightwire.integrations.vllm.engine import Engine, UpdateFailed, UpdateRefused, WeightsDiffer
-from weightwire.integrations.vllm.engine_core import EXIT_STATUS
+from weightwire.integrations.vllm.engine import EXIT_STATUS, Engine, UpdateFailed, UpdateRefused, WeightsDiffer
 from weightwire.integrations.vllm.mirror import HeldVersion, check_files, map_tensors, read_held, read_lock, written_at
 from weightwire.integrations.vllm.options import Options
 from weightwire.integrations.vllm.status import FollowStatus

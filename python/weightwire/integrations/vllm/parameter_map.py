@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from weightwire.integrations.vllm.box_mapping import BoxMapping
 from weightwire.integrations.vllm.change_file import ChangedElements, read_change
 from weightwire.integrations.vllm.derived import Derived, derived_state, has_frozen_weights
-from weightwire.integrations.vllm.learned_map import LearnedMap, learn, shadow_model, tensors_of
+from weightwire.integrations.vllm.learned_map import BoxMapping, LearnedMap, learn, shadow_model, tensors_of
 from weightwire.integrations.vllm.mirror import HeldVersion, map_tensors, read_held
 from weightwire.integrations.vllm.prepared_update import (
     DenseWrite,

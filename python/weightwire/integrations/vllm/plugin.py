@@ -13,7 +13,7 @@ RUN = "WEIGHTWIRE_RUN"
 
 
 def register() -> None:
-    """`vllm.general_plugins`: called in every process of vLLM, perhaps several times. Adds the methods that engine.py
+    """`vllm.general_plugins`: called in every process of vLLM, perhaps several times. Adds the methods that `Engine`
     calls to workers and to the engine core; without a run it does nothing."""
     if RUN not in os.environ:
         return
@@ -21,7 +21,7 @@ def register() -> None:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.worker.worker_base import WorkerBase
 
-    from weightwire.integrations.vllm.engine_core import UTILITIES
+    from weightwire.integrations.vllm.engine import UTILITIES
     from weightwire.integrations.vllm.worker_agent import weightwire_agent
 
     # Without VLLM_PLUGINS vLLM calls this, but loads no plugin that has routes.
