@@ -18,6 +18,7 @@ from weightwire._model_state import unwrap
 from weightwire.errors import InvalidArgumentError
 
 T = TypeVar("T")
+Result = TypeVar("Result")
 
 
 class BackgroundRead(Generic[T]):
@@ -84,7 +85,7 @@ class BackgroundRead(Generic[T]):
                 self._future = None
             return first
 
-    def timed(self, function: Callable[[], Any]) -> Any:
+    def timed(self, function: Callable[[], Result]) -> Result:
         """Calls it, and adds the time to `held_seconds`."""
         start = time.monotonic()
         try:

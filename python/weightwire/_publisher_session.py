@@ -11,11 +11,11 @@ from collections.abc import Callable
 from weightwire import _core
 from weightwire._background_read import BackgroundRead, StepGate
 from weightwire._extra_files import ExtraFiles
-from weightwire._failure_log import FailureLog
 from weightwire._forks import OwnerProcess
 from weightwire._model_state import ModelState
 from weightwire._publisher_options import PublisherOptions
 from weightwire._rank_group import RankGroup
+from weightwire._ticket import FailureLog
 
 _log = logging.getLogger("weightwire")
 _CLOSE_READ_SECONDS = 5.0

@@ -9,7 +9,7 @@ import os
 import threading
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from weightwire import _core
 from weightwire._arguments import whole_number
@@ -177,7 +177,7 @@ class Publisher:
         if background is None:
             background = self._session.gate is not None and model is None
         with self._publishing:
-            return cast(Ticket, self._session.background.timed(lambda: self._publish(step, model, background)))
+            return self._session.background.timed(lambda: self._publish(step, model, background))
 
     def _publish(self, step: int | None, model: Any, background: bool) -> Ticket:
         session = self._session
