@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 from weightwire.integrations.vllm import engine as engine_module
-from weightwire.integrations.vllm.engine import Engine, UpdateFailed, UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm.engine import Engine, UpdateFailed
+from weightwire.integrations.vllm.parameter_map import UpdateRefused, WeightsDiffer
 
 
 class Client:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import weightwire as ww
 from weightwire.integrations.vllm import status as status_module
-from weightwire.integrations.vllm.engine import UpdateFailed, UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm.engine import UpdateFailed
 from weightwire.integrations.vllm.engine_follower import EngineFollower
 from weightwire.integrations.vllm.mirror import read_held
-from weightwire.integrations.vllm.options import Options
+from weightwire.integrations.vllm.parameter_map import UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm.plugin import Options
 from weightwire.integrations.vllm.status import Metrics
 
 WEIGHTS = 1000

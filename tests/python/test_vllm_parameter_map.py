@@ -7,9 +7,8 @@ import pytest
 import torch
 import weightwire as ww
 from weightwire.integrations.vllm import parameter_map
-from weightwire.integrations.vllm.change_file import write_change
-from weightwire.integrations.vllm.mirror import HeldVersion, check_files, read_held
-from weightwire.integrations.vllm.parameter_map import CannotUpdate, ParameterMap, UnexpectedValues
+from weightwire.integrations.vllm.mirror import HeldVersion, check_files, read_held, write_change
+from weightwire.integrations.vllm.parameter_map import ParameterMap, UpdateRefused, WeightsDiffer
 
 
 class UnquantizedLinearMethod:
@@ -124,7 +123,7 @@ def test_other_weights_than_the_change_starts_from_are_not_written_to(made, tmp_
     made = made()
     parameters = make_map(made)
     made.model.a.weight.data[1, 1] += 1
-    with pytest.raises(UnexpectedValues, match="does not hold what the change starts from"):
+    with pytest.raises(WeightsDiffer, match="does not hold what the change starts from"):
         prepare_next(made, parameters, tmp_path, "a")
 
 
@@ -166,7 +165,7 @@ def test_other_modules_catch_up_while_a_refused_one_does_not_differ(made):
                 assert (prepared.elements, prepared.reload) == (4, [])
                 assert parameters.commit(prepared)
                 continue
-            with pytest.raises(CannotUpdate, match="start the server anew"):
+            with pytest.raises(UpdateRefused, match="start the server anew"):
                 parameters.prepare_mirror(read_held(made.mirror))
 
 
@@ -183,11 +182,11 @@ def test_a_tensor_that_goes_elsewhere_is_refused(made, tmp_path):
     parameters = make_map(made)
     assert parameters.summary["unproven"] == ["elsewhere"]
     parameters.check_can_change(["a", "norm"])
-    with pytest.raises(CannotUpdate, match="'elsewhere' goes where it cannot be followed"):
+    with pytest.raises(UpdateRefused, match="'elsewhere' goes where it cannot be followed"):
         parameters.check_can_change(["a", "elsewhere"])
-    with pytest.raises(CannotUpdate, match="'elsewhere' goes where it cannot be followed"):
+    with pytest.raises(UpdateRefused, match="'elsewhere' goes where it cannot be followed"):
         prepare_next(made, parameters, tmp_path, "elsewhere")
-    with torch.inference_mode(), pytest.raises(CannotUpdate, match="start the server anew"):
+    with torch.inference_mode(), pytest.raises(UpdateRefused, match="start the server anew"):
         parameters.prepare_mirror(read_held(made.mirror))
 
 
@@ -203,7 +202,7 @@ def test_if_nothing_can_be_learned_everything_is_refused(made, tmp_path, monkeyp
     assert (summary["in_place"], summary["by_reload"]) == (0, 0)
     assert "could not be learned" in summary["refused"][0]
     assert summary["unproven"] == sorted(SHAPES)
-    with pytest.raises(CannotUpdate, match="could not be learned"):
+    with pytest.raises(UpdateRefused, match="could not be learned"):
         prepare_next(made, parameters, tmp_path, "a")
 
 
@@ -214,7 +213,7 @@ def test_frozen_weights_are_refused(made, tmp_path):
     with torch.inference_mode():
         parameters = ParameterMap(made.model, config, made.mirror)
     assert parameters.summary["in_place"] == 0
-    with pytest.raises(CannotUpdate, match="freeze"):
+    with pytest.raises(UpdateRefused, match="freeze"):
         prepare_next(made, parameters, tmp_path, "a")
     config.device_config.device_type = "cuda"
     with torch.inference_mode():
@@ -226,7 +225,7 @@ def test_a_mirror_that_holds_something_else_is_not_compared_with(made):
     parameters = make_map(made)
     now = read_held(made.mirror)
     for other in (HeldVersion(now.version + 1, now.digest), HeldVersion(now.version, "0" * 64)):
-        with torch.inference_mode(), pytest.raises(CannotUpdate, match="does not hold version"):
+        with torch.inference_mode(), pytest.raises(UpdateRefused, match="does not hold version"):
             parameters.prepare_mirror(other)
 
 

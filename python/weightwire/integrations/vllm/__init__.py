@@ -1,16 +1,14 @@
 """vLLM follows a run by itself: `WEIGHTWIRE_RUN=… VLLM_PLUGINS=weightwire vllm serve MIRROR` (docs/vllm.md).
 
 All processes:
-plugin           vLLM's entry points: add our methods to workers, engine cores and API servers
-options          the environment variables
+plugin           how the plug-in is turned on: vLLM's entry points, and the options (environment variables)
 
 In the API server:
 endpoint         the routes, and the header that names the versions that made a completion
 engine_follower  the task that follows: fetch, prepare, move the mirror, commit
 engine           the engine: tasks for all workers, and one commit; in the engine core, that commit between two steps
 status           the fields of the status route, and metrics
-mirror           the version that a mirror holds, and its tensors (workers use it too)
-change_file      the file that carries a staged change to the workers
+mirror           what the API server and the workers share on the disk: the mirror, and the change file
 
 In each worker:
 worker_agent     runs tasks on a thread; returns a status and never raises

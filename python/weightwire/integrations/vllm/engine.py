@@ -17,7 +17,17 @@ from typing import Any
 
 from weightwire.errors import WeightwireError
 from weightwire.integrations.vllm.mirror import HeldVersion
-from weightwire.integrations.vllm.worker_agent import Status, WorkerAgent, weightwire_agent
+from weightwire.integrations.vllm.parameter_map import UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm.worker_agent import (
+    BUSY,
+    DIFFERS,
+    READY,
+    REFUSED,
+    Status,
+    WorkerAgent,
+    failed,
+    weightwire_agent,
+)
 
 logger = logging.getLogger("vllm.weightwire")
 
@@ -25,16 +35,8 @@ EXIT_STATUS = 70
 """The exit status of a core that must not continue, and of its server."""
 
 
-class UpdateRefused(WeightwireError):
-    """The engine cannot do the update exactly, and has done nothing."""
-
-
 class UpdateFailed(WeightwireError):
     """An error in the engine, which is unchanged."""
-
-
-class WeightsDiffer(WeightwireError):
-    """The engine's weights are not those of its version, so it must stop answering."""
 
 
 class EngineGone(WeightwireError):
@@ -119,7 +121,7 @@ class Engine:
         pause = 0.001
         while True:
             answers = await self._ask(WorkerAgent.task_status)
-            if all(answer["state"] != "busy" for answer in answers):
+            if all(answer["state"] != BUSY for answer in answers):
                 _raise_if_wrong(answers)
                 return answers
             await asyncio.sleep(pause)
@@ -145,12 +147,12 @@ class Engine:
 
 def _raise_if_wrong(answers: list[Status], *, may_be_busy: bool = False) -> None:
     """Raises the worst error among the answers."""
-    for state, error in (("differs", WeightsDiffer), ("refused", UpdateRefused)):
+    for state, error in ((DIFFERS, WeightsDiffer), (REFUSED, UpdateRefused)):
         for answer in answers:
             if answer["state"] == state:
                 raise error(answer["message"])
     for answer in answers:
-        if answer["state"] != "ready" and not (may_be_busy and answer["state"] == "busy"):
+        if answer["state"] != READY and not (may_be_busy and answer["state"] == BUSY):
             raise UpdateFailed(answer["message"])
 
 
@@ -172,14 +174,14 @@ def weightwire_commit(core: Any, version: int, digest: str) -> dict[str, Any]:
     """
     start = time.perf_counter()
     if core.vllm_config.model_config.enable_sleep_mode and core.model_executor.is_sleeping:
-        return {"state": "failed", "message": "the engine sleeps: its weights are not in memory", "written": False}
+        return failed("the engine sleeps: its weights are not in memory")
     try:
         _drop_caches(core)
     except Exception as error:  # nothing has been written
-        return {"state": "failed", "message": f"the caches could not be reset: {error}", "written": False}
+        return failed(f"the caches could not be reset: {error}")
     try:
         answers = weightwire_ask_workers(core, WorkerAgent.commit.__name__, [version, digest])
-        wrong = [answer for answer in answers if answer["state"] != "ready"]
+        wrong = [answer for answer in answers if answer["state"] != READY]
         if wrong and len(wrong) == len(answers) and not any(answer["written"] for answer in wrong):
             return wrong[0]
         if wrong:
@@ -188,7 +190,7 @@ def weightwire_commit(core: Any, version: int, digest: str) -> dict[str, Any]:
     except BaseException as error:
         weightwire_stop(core, f"the weights are neither the old version nor version {version}: {error}")
     return {
-        "state": "ready",
+        "state": READY,
         "elements": max(answer["elements"] for answer in answers),
         "seconds": time.perf_counter() - start,
         "seconds_writing": max(answer["seconds"] for answer in answers),

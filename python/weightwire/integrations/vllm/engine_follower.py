@@ -19,13 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from weightwire import _core
-from weightwire._update import TensorChange, Update
+from weightwire._update import Update
 from weightwire.errors import CorruptError, UnavailableError, WeightwireError
 from weightwire.follower import Follower
-from weightwire.integrations.vllm.change_file import write_change
-from weightwire.integrations.vllm.engine import EXIT_STATUS, Engine, UpdateFailed, UpdateRefused, WeightsDiffer
-from weightwire.integrations.vllm.mirror import HeldVersion, check_files, map_tensors, read_held, read_lock, written_at
-from weightwire.integrations.vllm.options import Options
+from weightwire.integrations.vllm.engine import EXIT_STATUS, Engine, UpdateFailed
+from weightwire.integrations.vllm.mirror import (
+    HeldVersion,
+    check_files,
+    map_tensors,
+    read_held,
+    read_lock,
+    write_change,
+    written_at,
+)
+from weightwire.integrations.vllm.parameter_map import UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm.plugin import Options
 from weightwire.integrations.vllm.status import FollowStatus
 
 logger = logging.getLogger("vllm.weightwire")
@@ -254,7 +262,7 @@ class EngineFollower:
         if not is_dense or not can_compare:
             try:
                 path = self._folder / "change.safetensors"
-                await asyncio.to_thread(_write, path, changes, update.version)
+                await asyncio.to_thread(write_change, path, changes, update.version)
                 await self._engine.prepare_change(path, update.version)
                 return True
             except UpdateFailed as error:
@@ -348,11 +356,6 @@ class EngineFollower:
         if self._follower is not None:
             self._status.saw_newest(self._follower.stats.newest)  # also versions that could not be fetched
         self._status.update_lag()
-
-
-def _write(path: Path, changes: list[TensorChange], version: int) -> None:
-    path.parent.mkdir(exist_ok=True)
-    write_change(path, changes, version)
 
 
 def _end() -> None:

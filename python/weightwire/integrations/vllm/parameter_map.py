@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from weightwire.integrations.vllm.change_file import ChangedElements, read_change
+from weightwire.errors import WeightwireError
 from weightwire.integrations.vllm.derived import Derived, derived_state, has_frozen_weights
 from weightwire.integrations.vllm.learned_map import BoxMapping, LearnedMap, learn, shadow_model, tensors_of
-from weightwire.integrations.vllm.mirror import HeldVersion, map_tensors, read_held
+from weightwire.integrations.vllm.mirror import ChangedElements, HeldVersion, map_tensors, read_change, read_held
 from weightwire.integrations.vllm.prepared_update import (
     DenseWrite,
     PreparedUpdate,
@@ -38,12 +38,12 @@ _STRIDE = 1 << 24
 _WHOLE_ABOVE = 16
 
 
-class CannotUpdate(Exception):
+class UpdateRefused(WeightwireError):
     """The update cannot be done exactly. Nothing was written."""
 
 
-class UnexpectedValues(CannotUpdate):
-    """The parameters do not hold the values that the change starts from. Nothing was written."""
+class WeightsDiffer(WeightwireError):
+    """The parameters do not hold the values of their version, so the engine must stop answering."""
 
 
 class ParameterMap:
@@ -171,7 +171,7 @@ class ParameterMap:
     # --- preparing ---
 
     def check_can_change(self, tensors: Iterable[str]) -> None:
-        """Raises `CannotUpdate` if changes to any of these tensors of the checkpoint would be refused."""
+        """Raises `UpdateRefused` if changes to any of these tensors of the checkpoint would be refused."""
         touched: set[str] = set()
         for tensor in tensors:
             self._refuse_unknown(tensor)
@@ -180,13 +180,13 @@ class ParameterMap:
 
     def _refuse_unknown(self, tensor: str) -> None:
         if self._refuses_all is not None:
-            raise CannotUpdate(self._refuses_all)
+            raise UpdateRefused(self._refuses_all)
         if tensor not in self._layout:
-            raise CannotUpdate(f"the checkpoint has a new tensor '{tensor}'; start the server anew")
+            raise UpdateRefused(f"the checkpoint has a new tensor '{tensor}'; start the server anew")
         if tensor in self._elsewhere:
-            raise CannotUpdate(f"'{tensor}' goes where it cannot be followed")
+            raise UpdateRefused(f"'{tensor}' goes where it cannot be followed")
         if tensor not in self._boxes and self._has_opaque:
-            raise CannotUpdate(f"where '{tensor}' goes is not known")
+            raise UpdateRefused(f"where '{tensor}' goes is not known")
 
     def prepare_change(self, path: Path, version: int) -> PreparedUpdate:
         """Prepares the staged change in a file."""
@@ -210,7 +210,7 @@ class ParameterMap:
             new = torch.cat([piece[1] for piece in pieces]).to(words.device)
             old = torch.cat([piece[2] for piece in pieces]).to(words.device)
             if not torch.equal(words.index_select(0, positions), old):
-                raise UnexpectedValues(f"'{parameter}' does not hold what the change starts from")
+                raise WeightsDiffer(f"'{parameter}' does not hold what the change starts from")
             prepared.writes.append(SparseWrite(words, positions, new))
             prepared.elements += len(positions)
         self._add_reload(prepared, touched)
@@ -220,13 +220,13 @@ class ParameterMap:
         """Prepares all differences between the parameters and the mirror, which must hold `held`. Parameters that
         cannot be compared are loaded again."""
         if self._refuses_all is not None:
-            raise CannotUpdate(f"{self._refuses_all}; start the server anew")
+            raise UpdateRefused(f"{self._refuses_all}; start the server anew")
         self.check_mirror_holds(held)
         checkpoint = map_tensors(self._mirror)
         if {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in checkpoint.items()} != self._layout:
-            raise CannotUpdate("the checkpoint has other names, types or shapes now; start the server anew")
+            raise UpdateRefused("the checkpoint has other names, types or shapes now; start the server anew")
         if self._elsewhere:
-            raise CannotUpdate(f"'{min(self._elsewhere)}' goes where it cannot be followed; start the server anew")
+            raise UpdateRefused(f"'{min(self._elsewhere)}' goes where it cannot be followed; start the server anew")
         prepared = PreparedUpdate(held.version)
         for name, boxes in self._boxes.items():
             for box in boxes:
@@ -238,14 +238,14 @@ class ParameterMap:
         differing = self._which_differ(not_plain & self._readable, checkpoint)
         try:
             self._add_reload(prepared, (not_plain - self._readable) | differing)
-        except CannotUpdate as error:
-            raise CannotUpdate(f"{error}; start the server anew") from None
+        except UpdateRefused as error:
+            raise UpdateRefused(f"{error}; start the server anew") from None
         return prepared
 
     def check_mirror_holds(self, held: HeldVersion) -> None:
         now = read_held(self._mirror)
         if now != held:
-            raise CannotUpdate(
+            raise UpdateRefused(
                 f"the mirror {self._mirror} does not hold version {held.version} (any more), as it should"
             )
 
@@ -283,7 +283,7 @@ class ParameterMap:
                 break
             modules |= {_module_of(name) for name in touched}
         for name in sorted((touched | parameters) & self._refused.keys()):
-            raise CannotUpdate(self._refused[name])
+            raise UpdateRefused(self._refused[name])
         prepared.reload += tensors
 
     def _values(
@@ -333,7 +333,7 @@ class ParameterMap:
         wrong = self._which_differ(self.stale, checkpoint)
         for name in sorted(wrong & self._may_be_plain):
             if getattr(self._model.get_submodule(_module_of(name)), "quant_method", None) is None:
-                raise CannotUpdate(f"'{name}' is kept in another order than the checkpoint's")
+                raise UpdateRefused(f"'{name}' is kept in another order than the checkpoint's")
         self._readable -= wrong
         self._plain |= (self.stale & self._may_be_plain) - wrong
         self.stale = set()

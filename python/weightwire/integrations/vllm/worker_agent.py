@@ -17,19 +17,26 @@ from typing import Any
 import torch
 
 from weightwire.integrations.vllm.mirror import HeldVersion
-from weightwire.integrations.vllm.parameter_map import CannotUpdate, ParameterMap, UnexpectedValues
+from weightwire.integrations.vllm.parameter_map import ParameterMap, UpdateRefused, WeightsDiffer
 from weightwire.integrations.vllm.prepared_update import PreparedUpdate
 
 logger = logging.getLogger("vllm.weightwire")
 
 Status = dict[str, Any]
-"""`state` is "ready", "busy", "refused" (it cannot be done exactly), "differs" (the parameters hold other values than
-expected) or "failed"; `message` says more; `written` whether parameters may have changed."""
+"""`state` is one of the five below; `message` says more; `written` whether parameters may have changed."""
+READY = "ready"
+BUSY = "busy"
+REFUSED = "refused"
+"""The method raised `UpdateRefused`."""
+DIFFERS = "differs"
+"""The method raised `WeightsDiffer`."""
+FAILED = "failed"
+"""The method raised anything else, or could not start."""
 
 _started = time.time()
 
 
-def failed(message: str, *, state: str = "failed", written: bool = False) -> Status:
+def failed(message: str, *, state: str = FAILED, written: bool = False) -> Status:
     return {"state": state, "message": message, "written": written}
 
 
@@ -38,10 +45,10 @@ def _never_raises(method: Callable[..., Status]) -> Callable[..., Status]:
     def wrapped(self: WorkerAgent, *args: Any, **kwargs: Any) -> Status:
         try:
             return method(self, *args, **kwargs)
-        except UnexpectedValues as error:
-            return failed(str(error), state="differs")
-        except CannotUpdate as error:
-            return failed(str(error), state="refused")
+        except WeightsDiffer as error:
+            return failed(str(error), state=DIFFERS)
+        except UpdateRefused as error:
+            return failed(str(error), state=REFUSED)
         except BaseException as error:
             logger.exception("weightwire: %s failed in a worker", method.__name__)
             return failed(f"{type(error).__name__}: {error}", written=self.writing)
@@ -91,7 +98,7 @@ class WorkerAgent:
             self._parameters = ParameterMap(self._worker.get_model(), self._worker.vllm_config, Path(mirror))
         # Otherwise parameters that cannot be compared were loaded from the mirror's present files.
         mirror_is_newer = written is None or written >= _started
-        return {"state": "ready", "mirror_is_newer": mirror_is_newer, **self._parameters.summary}
+        return {"state": READY, "mirror_is_newer": mirror_is_newer, **self._parameters.summary}
 
     @_never_raises
     def start_task(self, task: str, arguments: dict[str, Any]) -> Status:
@@ -103,7 +110,7 @@ class WorkerAgent:
         if self._thread is not None and self._thread.is_alive():
             return failed("a worker is busy with something else")
         self._prepared = None
-        self._status = {"state": "busy"}
+        self._status = {"state": BUSY}
         self._thread = threading.Thread(target=self._run, args=(task, arguments), daemon=True, name="weightwire")
         self._thread.start()
         return self._status
@@ -125,7 +132,7 @@ class WorkerAgent:
         if not self._parameters.commit(prepared):
             return failed("what was written does not read back", written=True)
         self.writing = False
-        return {"state": "ready", "elements": prepared.elements, "seconds": time.perf_counter() - start}
+        return {"state": READY, "elements": prepared.elements, "seconds": time.perf_counter() - start}
 
     # --- tasks, on a thread ---
 
@@ -147,7 +154,7 @@ class WorkerAgent:
 
     def check_can_change(self, parameters: ParameterMap, tensors: list[str]) -> Status:
         parameters.check_can_change(tensors)
-        return {"state": "ready"}
+        return {"state": READY}
 
     def prepare_change(self, parameters: ParameterMap, path: str, version: int) -> Status:
         return self._keep(parameters.prepare_change(Path(path), version))
@@ -157,15 +164,15 @@ class WorkerAgent:
 
     def _keep(self, prepared: PreparedUpdate) -> Status:
         self._prepared = prepared
-        return {"state": "ready", "elements": prepared.elements, "reload": len(prepared.reload)}
+        return {"state": READY, "elements": prepared.elements, "reload": len(prepared.reload)}
 
     def compare(self, parameters: ParameterMap, recheck_stale: bool) -> Status:
         if recheck_stale:
             parameters.recheck_stale()
         elements, wrong = parameters.compare()
         if wrong is not None:
-            return failed(f"'{wrong}' does not hold what the mirror does", state="differs")
-        return {"state": "ready", "elements": elements, **parameters.summary}
+            return failed(f"'{wrong}' does not hold what the mirror does", state=DIFFERS)
+        return {"state": READY, "elements": elements, **parameters.summary}
 
 
 TASKS: dict[str, Callable[..., Status]] = {
