@@ -326,10 +326,14 @@ class Publisher:
                 self.close()
             return
         # Versions from before the exception still get some time. The exception is what the user must see.
+        self._close_within(_EXIT_SECONDS, "not everything was sent before the publisher was closed")
+
+    def _close_within(self, seconds: float, what_failed: str) -> None:
+        """Drains for at most this time, and closes. An error is only logged, after `what_failed`."""
         try:
-            self.drain(_EXIT_SECONDS)
-        except Exception as trouble:  # a background read may fail with any exception
-            _log.warning("not everything was sent before the publisher was closed: %s", trouble)
+            self.drain(seconds)
+        except Exception as error:  # a background read may fail with any exception
+            _log.warning("%s: %s", what_failed, error)
         finally:
             with contextlib.suppress(WeightwireError):
                 self.close()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from weightwire._ticket import Ticket, TicketStats
 from weightwire.publisher import Publisher
 
-_log = logging.getLogger("weightwire")
 _LEFTOVER_SECONDS = 30.0
 """How long the next training waits until an earlier one's versions are sent."""
 
@@ -30,10 +28,12 @@ class PublishLog:
         self._tickets.append(ticket)
         return ticket
 
-    def write_to(self, logs: dict[str, Any], history: list[dict[str, Any]]) -> None:
+    def write_to(self, logs: dict[str, Any] | None, history: list[dict[str, Any]]) -> None:
         """Adds `weightwire/version`, `weightwire/bytes`, `weightwire/changed_share` and `weightwire/publish_seconds`,
         with `weightwire/deltas`, the number of deltas that the bytes are of,
         summed over what was published since the last time; nothing if nothing was."""
+        if logs is None:
+            return
         stats = self._take()
         if not stats or self._publisher is None:
             return
@@ -67,11 +67,5 @@ class PublishLog:
 
 def close_leftover(publisher: Publisher | None) -> None:
     """Closes the publisher of a training that ended without closing it. Waits some time until its versions are sent."""
-    if publisher is None:
-        return
-    try:
-        publisher.drain(_LEFTOVER_SECONDS)
-    except Exception as error:  # a background read may fail with any exception
-        _log.warning("not everything that an earlier training published was sent: %s", error)
-    finally:
-        publisher.close()
+    if publisher is not None:
+        publisher._close_within(_LEFTOVER_SECONDS, "not everything that an earlier training published was sent")

@@ -85,16 +85,9 @@ class PublishCallback(TrainerCallback):
             )
             self._published_step = state.global_step
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if logs is not None and self._publisher is not None:
-            self._log.write_to(logs, state.log_history)
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._publisher is not None:
+            self._log.write_to(kwargs.get("logs"), state.log_history)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

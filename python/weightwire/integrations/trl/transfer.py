@@ -181,16 +181,8 @@ class _LogCosts(TrainerCallback):
     def __init__(self, transfer: WeightTransfer) -> None:
         self._transfer = transfer
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if logs is not None:
-            self._transfer._publish_log.write_to(logs, state.log_history)
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._transfer._publish_log.write_to(kwargs.get("logs"), state.log_history)
 
 
 def _is_whole(parameter: torch.Tensor) -> bool:
