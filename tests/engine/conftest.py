@@ -292,6 +292,13 @@ class Server:
 
 
 @pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    run = TrainedRun(tmp_path_factory.mktemp("run"))
+    yield run
+    run.close()
+
+
+@pytest.fixture(scope="module")
 def start(import_path, tmp_path_factory):
     """Starts servers that follow; they end with the module."""
     servers = []

@@ -10,13 +10,6 @@ from conftest import ONE_PROCESS, PROMPTS, WAIT_SECONDS, Server, TrainedRun
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    run = TrainedRun(tmp_path_factory.mktemp("run"))
-    yield run
-    run.close()
-
-
-@pytest.fixture(scope="module")
 def server(run, import_path, tmp_path_factory):
     log = tmp_path_factory.mktemp("server") / "log"
     variables = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_PLUGINS": "", **ONE_PROCESS}

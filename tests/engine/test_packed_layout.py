@@ -3,14 +3,7 @@
 import signal
 
 import pytest
-from conftest import ONE_PROCESS, PROMPTS, WAIT_SECONDS, TrainedRun, damage
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    run = TrainedRun(tmp_path_factory.mktemp("run"))
-    yield run
-    run.close()
+from conftest import ONE_PROCESS, PROMPTS, WAIT_SECONDS, damage
 
 
 @pytest.fixture(scope="module")

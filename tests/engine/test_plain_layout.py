@@ -6,14 +6,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import PROMPTS, WAIT_SECONDS, TrainedRun
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    run = TrainedRun(tmp_path_factory.mktemp("run"))
-    yield run
-    run.close()
+from conftest import PROMPTS, WAIT_SECONDS
 
 
 @pytest.fixture(scope="module")
