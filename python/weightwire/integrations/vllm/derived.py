@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from weightwire.integrations.vllm.learned_map import storage_of
+
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum, type)
 # They lead nowhere that weights are.
 _OUTSIDE = (types.ModuleType, types.CodeType, logging.Logger, torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -40,7 +42,7 @@ class Derived(NamedTuple):
 
 def derived_state(live: torch.nn.Module, shadow: torch.nn.Module) -> Derived:
     before = dict(shadow.named_modules(remove_duplicate=False))
-    storages = {_storage(tensor) for tensor in [*live.parameters(), *live.buffers()]}
+    storages = {storage_of(tensor) for tensor in [*live.parameters(), *live.buffers()]}
     found, kernels = [], set()
     for name, module in live.named_modules(remove_duplicate=False):
         if name not in before or _is_made_otherwise(module, before[name]):
@@ -110,7 +112,7 @@ def _leads_only_to(storages: set[int], value: Any, *, objects: bool = True) -> b
             continue
         seen.add(id(value))
         if isinstance(value, torch.Tensor):
-            if _storage(value) not in storages:
+            if storage_of(value) not in storages:
                 return False
             continue
         held = _held_by(value, objects)
@@ -144,7 +146,3 @@ def _held_by(value: Any, objects: bool) -> list[Any] | None:
         return None
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     return [*vars(value).values(), *(getattr(value, name) for name in slots if hasattr(value, name))]
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)

@@ -162,19 +162,19 @@ def learn(model: torch.nn.Module, tensors: Mapping[str, tuple[torch.dtype, tuple
         for name, (dtype, shape) in tensors.items():
             tensor = torch.empty(shape, dtype=dtype, device="meta")
             kept.append(tensor)  # so that no other storage gets its address
-            sources[_storage(tensor)] = name
+            sources[storage_of(tensor)] = name
             yield name, tensor
 
     parameters = dict(tensors_of(model))
     # A parameter that the loader replaces has a different storage afterwards, and counts as opaque.
-    targets = {_storage(tensor): name for name, tensor in reversed(parameters.items())}
+    targets = {storage_of(tensor): name for name, tensor in reversed(parameters.items())}
     with _Moves() as moves:
         model.load_weights(stream())
 
     result = LearnedMap()
     for target, source in moves.copies:
-        parameter = targets.get(_storage(target))
-        name = sources.get(_storage(source))
+        parameter = targets.get(storage_of(target))
+        name = sources.get(storage_of(source))
         if parameter is None:
             if name is not None:
                 result.elsewhere.add(name)
@@ -192,12 +192,12 @@ def learn(model: torch.nn.Module, tensors: Mapping[str, tuple[torch.dtype, tuple
             result.opaque.add(parameter)
         elif target.numel() > 0:
             result.boxes.append(box)
-    result.opaque.update(name for written in moves.written if (name := targets.get(_storage(written))) is not None)
+    result.opaque.update(name for written in moves.written if (name := targets.get(storage_of(written))) is not None)
     used = [*moves.used, *_kept_by(model)]
-    result.elsewhere.update(name for tensor in used if (name := sources.get(_storage(tensor))) is not None)
+    result.elsewhere.update(name for tensor in used if (name := sources.get(storage_of(tensor))) is not None)
     now = dict(tensors_of(model))
     for name, tensor in parameters.items():
-        if name not in now or _storage(now[name]) != _storage(tensor):
+        if name not in now or storage_of(now[name]) != storage_of(tensor):
             result.opaque.add(name)
     return result
 
@@ -215,7 +215,8 @@ def _kept_by(model: torch.nn.Module) -> Iterator[torch.Tensor]:
         yield from (value for value in tree_leaves(attributes) if isinstance(value, torch.Tensor))
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def storage_of(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share memory."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -244,8 +245,8 @@ class _Moves(TorchDispatchMode):
                 self.written += _written(schema, args, kwargs)
                 self.used += inputs
         elif not schema.name.endswith("_like") and not schema.name.startswith("aten::new_"):
-            storages = {_storage(tensor) for tensor in inputs}
-            if any(_storage(tensor) not in storages for tensor in _tensors(result)):  # no view
+            storages = {storage_of(tensor) for tensor in inputs}
+            if any(storage_of(tensor) not in storages for tensor in _tensors(result)):  # no view
                 self.used += inputs
         return result
 

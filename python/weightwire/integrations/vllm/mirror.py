@@ -18,10 +18,9 @@ import torch
 from safetensors import safe_open
 
 from weightwire import _core
+from weightwire._dtypes import dtype_name
 from weightwire._update import TensorChange
 from weightwire.errors import InvalidArgumentError, UnavailableError
-
-_WORDS = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}
 
 
 class HeldVersion(NamedTuple):
@@ -103,32 +102,32 @@ class ChangedElements(NamedTuple):
 def write_change(path: Path, changes: Iterable[TensorChange], version: int) -> None:
     """REQUIRES: no tensor is new."""
     path.parent.mkdir(exist_ok=True)
-    arrays: dict[str, tuple[str, np.ndarray]] = {}
+    arrays: dict[str, np.ndarray] = {}
     for change in changes:
         positions = change.positions
         # Positions are most of the file, and nearly all tensors need only 32 bits.
         fits = len(positions) == 0 or int(positions[-1]) < 2**32 - 1
-        arrays[f"positions/{change.name}"] = ("U32", positions.astype(np.uint32)) if fits else ("I64", positions)
-        arrays[f"new/{change.name}"] = (_WORDS[change.unit_bytes], change.new_bits)
-        arrays[f"old/{change.name}"] = (_WORDS[change.unit_bytes], change.old_bits)
+        arrays[f"positions/{change.name}"] = positions.astype(np.uint32) if fits else positions
+        arrays[f"new/{change.name}"] = change.new_bits
+        arrays[f"old/{change.name}"] = change.old_bits
     _write_file(path, arrays, {"format": "weightwire-change", "version": str(version)})
 
 
-def _write_file(path: Path, arrays: dict[str, tuple[str, np.ndarray]], metadata: dict[str, str]) -> None:
+def _write_file(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
     """Writes the arrays themselves, where safetensors' own functions would copy them first. Not synced, because only
     processes on this machine read the file, and soon. Renamed when it is complete."""
-    widest_first = sorted(arrays.items(), key=lambda item: -item[1][1].itemsize)  # so that all are aligned
+    widest_first = sorted(arrays.items(), key=lambda item: -item[1].itemsize)  # so that all are aligned
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
-    for name, (dtype, array) in widest_first:
+    for name, array in widest_first:
         begin, end = end, end + array.nbytes
-        header[name] = {"dtype": dtype, "shape": [len(array)], "data_offsets": [begin, end]}
+        header[name] = {"dtype": dtype_name(name, array), "shape": [len(array)], "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for _, (_, array) in widest_first:
+        for _, array in widest_first:
             file.write(array.data)
     os.replace(partial, path)
 

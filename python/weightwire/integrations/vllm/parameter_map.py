@@ -19,7 +19,7 @@ import torch
 
 from weightwire.errors import WeightwireError
 from weightwire.integrations.vllm.derived import Derived, derived_state, has_frozen_weights
-from weightwire.integrations.vllm.learned_map import BoxMapping, LearnedMap, learn, shadow_model, tensors_of
+from weightwire.integrations.vllm.learned_map import BoxMapping, LearnedMap, learn, shadow_model, storage_of, tensors_of
 from weightwire.integrations.vllm.mirror import ChangedElements, HeldVersion, map_tensors, read_change, read_held
 from weightwire.integrations.vllm.prepared_update import (
     DenseWrite,
@@ -105,10 +105,10 @@ class ParameterMap:
         without comparing; those of them that may be written to; and those that cannot even be loaded again, and why."""
         owners: dict[int, set[str]] = {}
         for name, tensor in tensors_of(shadow):
-            owners.setdefault(int(tensor.untyped_storage()._cdata), set()).add(_module_of(name))
+            owners.setdefault(storage_of(tensor), set()).add(_module_of(name))
         readable, plain, refused = set(), set(), {}
         for name, tensor in tensors_of(shadow):
-            sharing = owners[int(tensor.untyped_storage()._cdata)]
+            sharing = owners[storage_of(tensor)]
             now = live.get(name)
             same = (
                 now is not None
