@@ -48,9 +48,10 @@ class BackgroundRead(Generic[T]):
     def start(self, read: Callable[[], T]) -> Future[T]:
         """REQUIRES: `wait` was called for the previous read, and no other thread starts one now."""
         future: Future[T] = Future()
-        future.set_running_or_notify_cancel()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             try:
                 future.set_result(read())
             except BaseException as error:  # the waiting thread raises it
@@ -58,9 +59,15 @@ class BackgroundRead(Generic[T]):
 
         # A daemon, because at the interpreter's end the publisher stops what this thread waits for, and then joins it.
         thread = threading.Thread(target=run, name="weightwire-read", daemon=True)
-        thread.start()
-        with self._lock:
-            self._future, self._thread = future, thread
+        try:
+            with self._lock:
+                self._future, self._thread = future, thread
+            thread.start()
+        except BaseException:  # no thread can be started, or Ctrl-C
+            if future.cancel():  # otherwise it reads, and the next call of publish waits for it
+                with self._lock:
+                    self._future = self._thread = None
+            raise
         return future
 
     def wait_finished(self, timeout: float | None = None, future: Future[T] | None = None) -> bool:

@@ -33,11 +33,9 @@ def save_adapter_config(model: Any, directory: Path) -> None:
 
 
 def _only_adapter(model: Any) -> str:
-    active = model.active_adapters
-    if callable(active):
-        active = active()
+    active = _active(model)
     if len(active) != 1:
-        raise InvalidArgumentError(f"adapters are published one at a time, and {list(active)} are active")
+        raise InvalidArgumentError(f"adapters are published one at a time, and {active} are active")
     return str(active[0])
 
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -222,6 +223,7 @@ class Publisher:
         """With several ranks, makes a call that fails on this one fail on all."""
         if self._session.ranks is not None:
             self._step = step
+            self._session.background.wait_finished()  # Ctrl-C may have ended the wait for it
             self._session.ranks.refuse(step, error)
 
     def drain(self, timeout: float | None = None) -> None:
@@ -232,30 +234,31 @@ class Publisher:
         """
         self._refuse_in_a_fork()
         deadline = Deadline(timeout)
-        background = self._session.background
-        reading = background.reading  # a later read may start, whose error belongs to its own caller
-        while reading is not None and not background.wait_finished(deadline.left(_LOG_TROUBLE_SECONDS), reading):
+        reading = self._session.background.reading  # a later read may start, whose error belongs to its own caller
+        while not self._drain_for(deadline.left(_LOG_TROUBLE_SECONDS), reading):
             self._not_drained(deadline)
-        while not self._session.core.drain(deadline.left(_LOG_TROUBLE_SECONDS)):
-            self._not_drained(deadline)
-        if reading is not None:
-            background.wait(reading)
-        self._session.failures.raise_last()
+        self._raise_failures(reading)
 
     async def drain_async(self, timeout: float | None = None) -> None:
         """`drain` for an event loop."""
         self._refuse_in_a_fork()
         deadline = Deadline(timeout)
-        background, core = self._session.background, self._session.core
-        reading = background.reading
-        while reading is not None and not await asyncio.to_thread(
-            background.wait_finished, deadline.left(ASYNC_WAIT_SECONDS), reading
-        ):
+        reading = self._session.background.reading
+        while not await asyncio.to_thread(self._drain_for, deadline.left(ASYNC_WAIT_SECONDS), reading):
             self._not_drained(deadline)
-        while not await asyncio.to_thread(core.drain, deadline.left(ASYNC_WAIT_SECONDS)):
-            self._not_drained(deadline)
+        self._raise_failures(reading)
+
+    def _drain_for(self, seconds: float, reading: Future[_core.Ticket] | None) -> bool:
+        """Waits for the read, and then until everything is in the bucket. Returns False on timeout."""
+        deadline = Deadline(seconds)
+        if reading is not None and not self._session.background.wait_finished(seconds, reading):
+            return False
+        return self._session.core.drain(deadline.left())
+
+    def _raise_failures(self, reading: Future[_core.Ticket] | None) -> None:
+        """After draining."""
         if reading is not None:
-            background.wait(reading)
+            self._session.background.wait(reading)
         self._session.failures.raise_last()
 
     def _refuse_in_a_fork(self) -> None:
