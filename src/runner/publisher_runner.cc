@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/signals_blocked.h"
 #include "store/transfer.h"
 
 namespace weightwire {
@@ -15,29 +16,56 @@ Result<std::unique_ptr<PublisherRunner>> PublisherRunner::Open(Run run, Publishe
     function();
   };
   WW_TRY(runner->publisher_, Publisher::Open(std::move(run), std::move(options), tools, start));
+  const SignalsBlocked blocked;
   for (const Lane lane : kAllLanes) {
     if (!runner->publisher_->Uses(lane)) continue;
-    runner->threads_.Run(*runner->publisher_, lane, [self = runner.get()] {
-      if (self->publisher_->Tick()) self->threads_.Notify();
-    });
+    runner->threads_.emplace_back([self = runner.get(), lane] { self->RunLane(lane); });
   }
   return runner;
 }
 
+void PublisherRunner::RunLane(Lane lane) {
+  Lock lock(mutex_);
+  while (!stop_) {
+    if (publisher_->Tick()) changed_.notify_all();
+    std::optional<Job> job = publisher_->Next(lane);
+    if (!job.has_value()) {
+      if (const auto due = publisher_->Due(lane); due.has_value()) {
+        changed_.wait_for(lock, *due - clock_.Monotonic());
+      } else {
+        changed_.wait(lock);
+      }
+      continue;
+    }
+    lock.unlock();
+    publisher_->Execute(*job);
+    lock.lock();
+    publisher_->Finish(std::move(*job));
+    changed_.notify_all();
+  }
+}
+
+void PublisherRunner::StopThreads() {
+  Change([&] { stop_ = true; });
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+}
+
 Result<Ticket> PublisherRunner::Publish(const StateBits& bits, std::uint64_t step) {
-  LaneThreads::Lock lock = threads_.Take();
+  Lock lock(mutex_);
   for (bool until_empty = false;;) {
     const Admission admission = publisher_->Admit();
     if (admission.stopped.has_value()) return *admission.stopped;
     if (admission.disconnected.has_value()) {
       publisher_->Refuse(step, *admission.disconnected);
-      threads_.Notify();
+      changed_.notify_all();
       return *admission.disconnected;
     }
     if (admission.full || (until_empty && !admission.empty)) {
       if (publisher_->skips_when_full()) return publisher_->Skip(step);
-      if (threads_.stopped()) return Error(ErrorCode::kUnavailable, "cannot publish: the publisher is being stopped");
-      threads_.Wait(lock);
+      if (stop_) return Error(ErrorCode::kUnavailable, "cannot publish: the publisher is being stopped");
+      changed_.wait(lock);
       continue;
     }
     lock.unlock();
@@ -45,50 +73,49 @@ Result<Ticket> PublisherRunner::Publish(const StateBits& bits, std::uint64_t ste
     lock.lock();
     if (!draft.ok()) {
       publisher_->Refuse(step, draft.error());
-      threads_.Notify();
+      changed_.notify_all();
       return draft.error();
     }
     until_empty = true;
     if (!draft.value().has_value()) continue;
     Ticket ticket = publisher_->Enqueue(*std::move(draft).value());
-    threads_.Notify();
+    changed_.notify_all();
     return ticket;
   }
 }
 
 bool PublisherRunner::WaitForRoom(std::chrono::nanoseconds at_most) const {
-  LaneThreads::Lock lock = threads_.Take();
+  Lock lock(mutex_);
   const auto has_room = [&] {
     const Admission admission = publisher_->Admit();
-    return threads_.stopped() || !admission.full || admission.stopped.has_value() ||
-           admission.disconnected.has_value() || publisher_->skips_when_full();
+    return stop_ || !admission.full || admission.stopped.has_value() || admission.disconnected.has_value() ||
+           publisher_->skips_when_full();
   };
-  threads_.WaitFor(lock, at_most, has_room);
+  WaitFor(lock, at_most, has_room);
   return has_room();
 }
 
 TicketStatus PublisherRunner::Look(const Ticket& ticket) const {
-  const LaneThreads::Lock lock = threads_.Take();
+  const Lock lock(mutex_);
   return *ticket;
 }
 
 TicketStatus PublisherRunner::Wait(const Ticket& ticket, std::optional<std::chrono::nanoseconds> at_most) const {
-  LaneThreads::Lock lock = threads_.Take();
-  threads_.WaitFor(lock, at_most, [&] { return ticket->IsFinal() || threads_.stopped(); });
+  Lock lock(mutex_);
+  WaitFor(lock, at_most, [&] { return ticket->IsFinal() || stop_; });
   return *ticket;
 }
 
 bool PublisherRunner::Drain(std::optional<std::chrono::nanoseconds> at_most) const {
-  LaneThreads::Lock lock = threads_.Take();
+  Lock lock(mutex_);
   const auto drained = [&] { return publisher_->idle() && given_.outgoing.empty(); };
-  threads_.WaitFor(lock, at_most,
-                   [&] { return drained() || threads_.stopped() || publisher_->disconnected().has_value(); });
+  WaitFor(lock, at_most, [&] { return drained() || stop_ || publisher_->disconnected().has_value(); });
   return drained();
 }
 
 void PublisherRunner::Stop() {
-  threads_.Stop();
-  LaneThreads::Lock lock = threads_.Take();
+  StopThreads();
+  Lock lock(mutex_);
   if (!publisher_->has_spool()) return;
   while (std::optional<Job> job = publisher_->Next(Lane::kDecide)) {
     lock.unlock();
@@ -99,58 +126,27 @@ void PublisherRunner::Stop() {
 }
 
 PublisherStatus PublisherRunner::status() const {
-  const LaneThreads::Lock lock = threads_.Take();
+  const Lock lock(mutex_);
   return publisher_->status();
 }
 
 // --- several ranks ---
 
-Ticket PublisherRunner::Refuse(std::uint64_t step, const Error& why) {
-  const LaneThreads::Lock lock = threads_.Take();
-  Ticket ticket = publisher_->Refuse(step, why);
-  threads_.Notify();
-  return ticket;
-}
-
 PublisherRunner::BoardWork PublisherRunner::NextBoardWork(std::chrono::nanoseconds at_most) {
-  LaneThreads::Lock lock = threads_.Take();
+  Lock lock(mutex_);
   const auto take = [&] {
     for (BoardMessage& message : publisher_->TakeOutgoing()) given_.outgoing.push_back(std::move(message));
-    return !given_.outgoing.empty() || threads_.stopped();
+    return !given_.outgoing.empty() || stop_;
   };
-  threads_.WaitFor(lock, at_most, take);
+  WaitFor(lock, at_most, take);
   for (std::string& key : publisher_->TakeUnneeded()) given_.unneeded.push_back(std::move(key));
   BoardWork work = given_;
   work.wanted = publisher_->Wanted();
   return work;
 }
 
-void PublisherRunner::BoardDone() {
-  const LaneThreads::Lock lock = threads_.Take();
-  given_ = {};
-  threads_.Notify();
-}
-
-void PublisherRunner::Deliver(const std::string& key, const std::string& text) {
-  const LaneThreads::Lock lock = threads_.Take();
-  publisher_->Deliver(key, text);
-  threads_.Notify();
-}
-
-void PublisherRunner::SetDisconnected(const Error& why) {
-  const LaneThreads::Lock lock = threads_.Take();
-  publisher_->SetDisconnected(why);
-  threads_.Notify();
-}
-
-void PublisherRunner::SetConnected() {
-  const LaneThreads::Lock lock = threads_.Take();
-  publisher_->SetConnected();
-  threads_.Notify();
-}
-
 std::optional<Error> PublisherRunner::disconnected() const {
-  const LaneThreads::Lock lock = threads_.Take();
+  const Lock lock(mutex_);
   return publisher_->disconnected();
 }
 

@@ -11,18 +11,21 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <type_traits>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "log/run.h"
 #include "publish/publisher.h"
-#include "runner/lane_threads.h"
 
 namespace weightwire {
 
@@ -32,6 +35,7 @@ class PublisherRunner {
   static Result<std::unique_ptr<PublisherRunner>> Open(Run run, PublisherOptions options, PublisherTools tools,
                                                        std::string_view start = {});
 
+  ~PublisherRunner() { StopThreads(); }
   PublisherRunner(const PublisherRunner&) = delete;
   PublisherRunner& operator=(const PublisherRunner&) = delete;
 
@@ -57,7 +61,9 @@ class PublisherRunner {
   // --- several ranks ---
   [[nodiscard]] std::string start() const { return publisher_->start(); }
   // The caller could not even ask: the call fails on all ranks.
-  Ticket Refuse(std::uint64_t step, const Error& why);
+  Ticket Refuse(std::uint64_t step, const Error& why) {
+    return Change([&] { return publisher_->Refuse(step, why); });
+  }
   struct BoardWork {
     std::vector<BoardMessage> outgoing;  // to be put
     std::vector<std::string> wanted;     // to be delivered once they are there
@@ -66,19 +72,52 @@ class PublisherRunner {
   // What is to be done with the board; waits up to `at_most` for something to put. What is to be put and removed is
   // returned again until BoardDone: a connection may break in between, and doing it twice is harmless.
   BoardWork NextBoardWork(std::chrono::nanoseconds at_most);
-  void BoardDone();
-  void Deliver(const std::string& key, const std::string& text);
-  void SetDisconnected(const Error& why);
-  void SetConnected();
+  void BoardDone() {
+    Change([&] { given_ = {}; });
+  }
+  void Deliver(const std::string& key, const std::string& text) {
+    Change([&] { publisher_->Deliver(key, text); });
+  }
+  void SetDisconnected(const Error& why) {
+    Change([&] { publisher_->SetDisconnected(why); });
+  }
+  void SetConnected() {
+    Change([&] { publisher_->SetConnected(); });
+  }
   [[nodiscard]] std::optional<Error> disconnected() const;  // why, if so
 
  private:
-  explicit PublisherRunner(const Clock& clock) : threads_(clock) {}
+  using Lock = std::unique_lock<std::mutex>;
+  explicit PublisherRunner(const Clock& clock) : clock_(clock) {}
 
+  // Does the publisher's jobs of a lane until the runner is stopped, on a thread of its own.
+  void RunLane(Lane lane);
+  void StopThreads();
+  // Calls `function` with the lock held, and wakes all that wait for a change.
+  template <typename Function>
+  std::invoke_result_t<Function> Change(const Function& function) {
+    const Lock lock(mutex_);
+    changed_.notify_all();
+    return function();
+  }
+  // Waits until `condition` holds, or the time is over.
+  template <typename Condition>
+  void WaitFor(Lock& lock, std::optional<std::chrono::nanoseconds> at_most, const Condition& condition) const {
+    if (at_most.has_value()) {
+      changed_.wait_for(lock, *at_most, condition);
+    } else {
+      changed_.wait(lock, condition);
+    }
+  }
+
+  const Clock& clock_;
   std::mutex base_mutex_;
-  std::unique_ptr<Publisher> publisher_;  // its guarded calls: with the lock of threads_
-  BoardWork given_;                       // the same; not yet done, and without `wanted`
-  LaneThreads threads_;                   // ends before what it works on
+  mutable std::mutex mutex_;  // guards stop_, given_ and the publisher's guarded calls
+  mutable std::condition_variable changed_;
+  bool stop_ = false;
+  std::unique_ptr<Publisher> publisher_;
+  BoardWork given_;  // not yet done, and without `wanted`
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace weightwire
