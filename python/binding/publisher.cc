@@ -6,12 +6,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,6 +24,7 @@
 #include "publish/shards.h"
 #include "runner/init_run.h"
 #include "runner/publisher_runner.h"
+#include "runner/state_directory.h"
 #include "ticket.h"
 
 namespace nb = nanobind;
@@ -42,9 +43,7 @@ nb::dict ToDict(const PublisherStatus& status) {
   dict["last_error"] = OrNone(status.last_error);
   dict["stopped"] = OrNone(status.stopped);
   dict["anchor_error"] = OrNone(status.anchor_error);
-  nb::list warnings;
-  for (const std::string& warning : status.warnings) warnings.append(warning);
-  dict["warnings"] = warnings;
+  dict["warnings"] = nb::cast(status.warnings);
   return dict;
 }
 
@@ -71,9 +70,9 @@ PublisherOptions ToOptions(const nb::dict& options) {
   publisher.max_versions = nb::cast<std::uint64_t>(options["spool_versions"]);
   publisher.anchor_files.adapter = nb::cast<bool>(options["adapter"]);
   publisher.rebuild = nb::cast<bool>(options["rebuild"]);
-  publisher.carry_code = nb::cast<bool>(options["carry_code"]);
-  const auto carried = nb::cast<std::optional<std::string>>(options["carried"]);
-  if (carried.has_value()) publisher.carried_directory = *carried;
+  publisher.include_code = nb::cast<bool>(options["include_code"]);
+  const auto extra_files = nb::cast<std::optional<std::string>>(options["extra_files"]);
+  if (extra_files.has_value()) publisher.extra_files = *extra_files;
   if (options.contains("rank")) {
     GroupOptions& group = publisher.group.emplace();
     group.rank = nb::cast<std::uint64_t>(options["rank"]);
@@ -87,13 +86,6 @@ PublisherOptions ToOptions(const nb::dict& options) {
   const auto state = nb::cast<std::optional<std::string>>(options["state"]);
   if (state.has_value()) publisher.state_directory = *state;
   return publisher;
-}
-
-Status MakeDirectory(const std::filesystem::path& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (!error) return Ok();
-  return Error(ErrorCode::kIo, "cannot make the directory " + directory.string() + ": " + error.message());
 }
 
 // A publisher and what it needs. Members are destroyed in the order in which they can be, last first.
@@ -119,7 +111,9 @@ class Session {
     RunInterruptibly(machine->sleeper, [&]() -> Status {
       WW_TRY(store_, OpenStoreFor(url, machine, bytes_per_second));
       WW_TRY(run_, makes_run ? InitRun(*store_.store, single_writer, nullptr) : Run::Open(*store_.store));
-      if (publisher.state_directory.has_value()) WW_RETURN_IF_ERROR(MakeDirectory(*publisher.state_directory));
+      if (publisher.state_directory.has_value()) {
+        WW_TRY(publisher.state_directory, StateDirectory(publisher.state_directory, run_->id()));
+      }
       PublisherTools tools;
       tools.clock = &machine->clock;
       tools.random = &machine->random;
@@ -297,51 +291,42 @@ class PyRankPublisher final : public PyPublisher {
   }
 
   void Refuse(std::uint64_t step, const std::string& why) {
-    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
-    const nb::gil_scoped_release release;
-    const auto turn = session().TakeTurn();
-    runner->Refuse(step, {ErrorCode::kInvalidArgument, why});
+    WithRunner([&](PublisherRunner& runner) {
+      const auto turn = session().TakeTurn();
+      runner.Refuse(step, {ErrorCode::kInvalidArgument, why});
+    });
   }
 
   // (messages to put, keys of messages to deliver, keys to remove). The first and the last are returned again until
   // they are done.
   nb::tuple BoardWork(double at_most) {
-    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
-    PublisherRunner::BoardWork work;
-    {
-      const nb::gil_scoped_release release;
-      work = runner->NextBoardWork(ToDuration(at_most).value());
-    }
+    const PublisherRunner::BoardWork work =
+        WithRunner([&](PublisherRunner& runner) { return runner.NextBoardWork(ToDuration(at_most).value()); });
     nb::list outgoing;
     for (const BoardMessage& message : work.outgoing) outgoing.append(nb::make_tuple(message.key, message.text));
-    nb::list wanted;
-    for (const std::string& key : work.wanted) wanted.append(key);
-    nb::list unneeded;
-    for (const std::string& key : work.unneeded) unneeded.append(key);
-    return nb::make_tuple(outgoing, wanted, unneeded);
+    return nb::make_tuple(outgoing, nb::cast(work.wanted), nb::cast(work.unneeded));
   }
   void BoardDone() {
-    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
-    const nb::gil_scoped_release release;
-    runner->BoardDone();
+    WithRunner([](PublisherRunner& runner) { runner.BoardDone(); });
   }
   void Deliver(const std::string& key, const std::string& text) {
-    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
-    const nb::gil_scoped_release release;
-    runner->Deliver(key, text);
+    WithRunner([&](PublisherRunner& runner) { runner.Deliver(key, text); });
   }
   void SetDisconnected(const std::string& why) {
-    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
-    const nb::gil_scoped_release release;
-    runner->SetDisconnected({ErrorCode::kUnavailable, why});
+    WithRunner([&](PublisherRunner& runner) { runner.SetDisconnected({ErrorCode::kUnavailable, why}); });
   }
   void SetConnected() {
-    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
-    const nb::gil_scoped_release release;
-    runner->SetConnected();
+    WithRunner([](PublisherRunner& runner) { runner.SetConnected(); });
   }
 
  private:
+  // Calls `function` without the GIL; raises after Close.
+  template <typename Function>
+  std::invoke_result_t<Function, PublisherRunner&> WithRunner(const Function& function) {
+    const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
+    const nb::gil_scoped_release release;
+    return function(*runner);
+  }
   [[nodiscard]] PublishedState StateOf(const nb::list& tensors) const {
     PublishedState state = ToStateBits(tensors, nb::dict());
     if (!(*state.bits.layout == *shards_->own())) {

@@ -25,8 +25,8 @@ class CoreOptions(TypedDict):
     skip_when_full: bool
     state: str | None
     base_in_file: bool
-    carried: str | None
-    carry_code: bool
+    extra_files: str | None
+    include_code: bool
     adapter: bool
     single_writer: bool
     drop_lost_versions: bool
@@ -102,8 +102,8 @@ class PublisherOptions:
             skip_when_full=self.when_full == "skip",
             state=None if self.state is None else os.fspath(self.state),
             base_in_file=self.base == "file",
-            carried=None if self.extra_files is None else os.fspath(self.extra_files),
-            carry_code=bool(self.include_code),
+            extra_files=None if self.extra_files is None else os.fspath(self.extra_files),
+            include_code=bool(self.include_code),
             adapter=self.lora == "adapter" and is_peft(unwrap(self.model)),
             single_writer=bool(self.single_writer),
             drop_lost_versions=bool(self.drop_lost_versions),
@@ -113,5 +113,5 @@ class PublisherOptions:
             rank_timeout=seconds("rank_timeout", self.rank_timeout),
         )
         if self.extra_files is None and written_files is not None:
-            options["carried"] = written_files.write(self.model, self.tokenizer, self.dtype, self.lora)
+            options["extra_files"] = written_files.write(self.model, self.tokenizer, self.dtype, self.lora)
         return options

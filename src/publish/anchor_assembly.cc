@@ -15,12 +15,7 @@ Result<AssembledAnchor> AssembleAnchor(const Run& run, const AnchorSubject& subj
                                        const CheckpointOptions& files) {
   WW_TRY(const AssembledPlan plan, PlanAssembled(*cover.layout, files));
   AssembledAnchor assembled;
-  AnchorManifest& manifest = assembled.manifest;
-  manifest.run = run.id();
-  manifest.name = subject.name;
-  manifest.layout = cover.layout->hash();
-  manifest.state = subject.state;
-  manifest.delta_bytes = subject.delta_bytes;
+  AnchorManifest& manifest = assembled.manifest = ManifestOf(run, subject, *cover.layout);
   manifest.assembled = plan.files;
   if (plan.plan.size() > 1) assembled.index = IndexText(plan.plan);
   for (std::uint64_t rank = 0; rank < pieces.size(); ++rank) {
@@ -49,13 +44,11 @@ Result<KnownAnchor> PutAssembled(const Run& run, const AssembledAnchor& assemble
     return Ok();
   };
   if (!assembled.index.empty()) WW_RETURN_IF_ERROR(put(kIndexFileName, BytesOf(assembled.index)));
-  for (const CarriedFile& file : options.carried) {
+  for (const ExtraFile& file : options.extra) {
     WW_TRY(const std::vector<std::uint8_t> bytes, options.file_system->Read(file.path, kMaxPutBytes));
     WW_RETURN_IF_ERROR(put(file.name, bytes));
   }
-  const std::string text = ToJson(manifest);
-  WW_RETURN_IF_ERROR(run.store().Put(AnchorManifestKey(manifest.name), BytesOf(text)));
-  return KnownAnchor{std::move(manifest), Sha256Of(BytesOf(text))};
+  return PutManifest(run, std::move(manifest));
 }
 
 }  // namespace weightwire

@@ -1,7 +1,10 @@
 #include "publish/anchor_policy.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
+#include "base/failure_policy.h"
 #include "publish/policy.h"
 
 namespace weightwire {
@@ -30,6 +33,27 @@ bool IsAnchorDue(const AnchorPolicy& policy, const std::optional<KnownAnchor>& l
   const std::uint64_t since = delta_bytes - std::min(delta_bytes, manifest.delta_bytes);
   return (policy.every != 0 && versions >= policy.every) ||
          (policy.percent != 0 && IsMoreThan(since, policy.percent, model_bytes));
+}
+
+// Not the one that the newest record names alone: an anchor by policy is complete only after its version's record, and
+// without it every start would find one due.
+Result<std::optional<KnownAnchor>> FindNewestAnchor(const Run& run, const Record& newest) {
+  WW_TRY(std::vector<AnchorName> names, run.ListAnchors(newest.chain));
+  std::erase_if(names, [&](const AnchorName& name) { return name.version > newest.version; });
+  for (int i = 0; i < kMaxAnchorsExamined && !names.empty(); ++i, names.pop_back()) {
+    auto anchor = run.ReadAnchor(names.back());
+    if (!anchor.ok()) {
+      if (IsRetryable(anchor.error())) return anchor.error();
+      continue;  // gone or damaged
+    }
+    WW_TRY(const auto record, run.ReadRecord(names.back().version));
+    const AnchorManifest& manifest = anchor.value().manifest;
+    const bool fits = record.has_value() && record->record.state == manifest.state &&
+                      record->record.layout == manifest.layout && !Contradicts(record->record, anchor.value()) &&
+                      !Contradicts(newest, anchor.value());
+    if (fits) return std::optional(std::move(anchor).value());
+  }
+  return std::optional<KnownAnchor>();
 }
 
 void AnchorBackoff::Abandoned(Version newest) {

@@ -1,4 +1,5 @@
-// When an anchor is due by policy, and how long none is after one that was abandoned.
+// When an anchor is due by policy, which one that is counted from, and how long none is due after one that was
+// abandoned.
 //
 // Both are counted in versions, not in time: most anchors are abandoned because versions come faster than they upload.
 #pragma once
@@ -6,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/result.h"
 #include "log/run.h"
 
 namespace weightwire {
@@ -20,6 +22,9 @@ struct AnchorPolicy {
 // version, as its record counts them. Right however large the numbers are that the user gave.
 [[nodiscard]] bool IsAnchorDue(const AnchorPolicy& policy, const std::optional<KnownAnchor>& last, Version version,
                                std::uint64_t delta_bytes, std::uint64_t model_bytes);
+
+// Finds the newest complete anchor of the chain whose state is its version's; nullopt if there is none.
+Result<std::optional<KnownAnchor>> FindNewestAnchor(const Run& run, const Record& newest);
 
 // After n anchors in a row were abandoned, none is started for 8 * 2^n versions (n <= 8).
 class AnchorBackoff {

@@ -16,18 +16,15 @@
 namespace weightwire {
 namespace {
 
-// How much is read from the source at a time: a publisher's caller may have to wait for it.
-constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
-
 // Weights are written from the version itself, and our own files are nobody's business.
 bool IsOurs(std::string_view name) {
   return name == ".git" || name.starts_with(".weightwire") || name.ends_with(".safetensors") ||
          name.ends_with(".safetensors.index.json") || name == "anchor.json";
 }
 
-class CarriedFinder {
+class ExtraFileFinder {
  public:
-  CarriedFinder(FileSystem& files, bool carry_code) : files_(files), carry_code_(carry_code) {}
+  ExtraFileFinder(FileSystem& files, bool include_code) : files_(files), include_code_(include_code) {}
 
   Status Find(const FileSystem::Path& directory, const std::string& prefix, int depth) {
     if (depth > kMaxDirectoryDepth) {
@@ -42,7 +39,7 @@ class CarriedFinder {
     return Ok();
   }
 
-  [[nodiscard]] CarriedFiles Take() { return std::move(found_); }
+  [[nodiscard]] ExtraFiles Take() { return std::move(found_); }
 
  private:
   Status Take(const FileSystem::Path& path, const std::string& name, int depth) {
@@ -52,7 +49,7 @@ class CarriedFinder {
     // A link to a file is followed (a Hugging Face cache is made of them); other links are passed over.
     if (info->kind == FileKind::kLink && !files_.Map(path).ok()) return Ok();
     if (!CheckFileName(name).ok()) return LeaveOut(name, "its name cannot be carried");
-    if (MayBeCode(name) && !carry_code_) return LeaveOut(name, "it could run as code");
+    if (MayBeCode(name) && !include_code_) return LeaveOut(name, "it could run as code");
     if (found_.files.size() == kMaxAnchorFiles / 2) {
       return Error(ErrorCode::kLimit, fmt::format("more than {} files beside the weights", kMaxAnchorFiles / 2));
     }
@@ -68,54 +65,38 @@ class CarriedFinder {
   }
 
   FileSystem& files_;
-  const bool carry_code_;
-  CarriedFiles found_;
+  const bool include_code_;
+  ExtraFiles found_;
 };
 
 }  // namespace
 
-Result<CarriedFiles> FindCarriedFiles(FileSystem& files, const FileSystem::Path& directory, bool carry_code) {
-  CarriedFinder finder(files, carry_code);
+Result<ExtraFiles> FindExtraFiles(FileSystem& files, const FileSystem::Path& directory, bool include_code) {
+  ExtraFileFinder finder(files, include_code);
   WW_RETURN_IF_ERROR(finder.Find(directory, "", 0));
   return finder.Take();
 }
 
-// Bytes come in order: the header, then the tensors.
+AnchorManifest ManifestOf(const Run& run, const AnchorSubject& subject, const Layout& layout) {
+  AnchorManifest manifest;
+  manifest.run = run.id();
+  manifest.name = subject.name;
+  manifest.layout = layout.hash();
+  manifest.state = subject.state;
+  manifest.delta_bytes = subject.delta_bytes;
+  return manifest;
+}
+
+Result<KnownAnchor> PutManifest(const Run& run, AnchorManifest manifest) {
+  const std::string text = ToJson(manifest);
+  WW_RETURN_IF_ERROR(run.store().Put(AnchorManifestKey(manifest.name), BytesOf(text)));
+  return KnownAnchor{std::move(manifest), Sha256Of(BytesOf(text))};
+}
+
 struct AnchorWriter::Sending {
-  std::vector<std::uint8_t> header;
   std::optional<ObjectSender> sender;
+  std::optional<FileBytes> bytes;
   std::vector<Digest> digests;  // by the layout
-
-  // Where in the file the next byte comes from.
-  std::uint64_t header_done = 0;
-  std::size_t tensor = 0;  // in PlannedFile::sources
-  std::uint64_t tensor_done = 0;
-
-  Status Fill(const PlannedFile& file, AnchorSource& source, const Kernels& kernels, std::span<std::uint8_t> out) {
-    std::span<std::uint8_t> rest = out;
-    while (!rest.empty()) {
-      if (header_done < header.size()) {
-        const std::size_t size = std::min<std::size_t>(rest.size(), header.size() - header_done);
-        std::copy_n(header.begin() + static_cast<std::ptrdiff_t>(header_done), size, rest.begin());
-        header_done += size;
-        rest = rest.subspan(size);
-        continue;
-      }
-      const std::size_t index = file.sources[tensor];
-      const std::uint64_t left = source.layout().byte_size(index) - tensor_done;
-      if (left == 0) {
-        ++tensor;
-        tensor_done = 0;
-        continue;
-      }
-      const std::uint64_t size = std::min({std::uint64_t{rest.size()}, left, kReadBytes});
-      WW_RETURN_IF_ERROR(source.ReadAt(index, tensor_done, rest.first(size)));
-      digests[index] += DigestOfRange(rest.first(size), tensor_done, kernels);
-      tensor_done += size;
-      rest = rest.subspan(size);
-    }
-    return Ok();
-  }
 };
 
 AnchorWriter::AnchorWriter(Run run, AnchorSubject subject, std::shared_ptr<AnchorSource> source, AnchorOptions options,
@@ -143,9 +124,9 @@ Result<bool> AnchorWriter::Step() {
   } else if (!index_sent_) {
     done = SendWhole(kIndexFileName, BytesOf(IndexText(plan_)));
     index_sent_ = done.ok();
-  } else if (next_carried_ < options_.carried.size()) {
-    done = SendCarried(options_.carried[next_carried_]);
-    if (done.ok()) ++next_carried_;
+  } else if (next_extra_ < options_.extra.size()) {
+    done = SendExtra(options_.extra[next_extra_]);
+    if (done.ok()) ++next_extra_;
   } else {
     done = Complete();
   }
@@ -155,9 +136,10 @@ Result<bool> AnchorWriter::Step() {
 
 Status AnchorWriter::BeginFile(const PlannedFile& file) {
   auto sending = std::make_unique<Sending>();
-  WW_TRY(sending->header, file.Header());
-  std::uint64_t size_bytes = sending->header.size();
+  WW_TRY(std::vector<std::uint8_t> header, file.Header());
+  std::uint64_t size_bytes = header.size();
   for (const std::size_t tensor : file.sources) size_bytes += source_->layout().byte_size(tensor);
+  sending->bytes.emplace(std::move(header), file.sources);
   sending->digests.resize(source_->layout().size());
   sending->sender.emplace(run_.store(), KeyOf(file.name), size_bytes);
   WW_RETURN_IF_ERROR(sending->sender->Begin());
@@ -170,7 +152,9 @@ Status AnchorWriter::SendWeights(const PlannedFile& file) {
   Sending& sending = *sending_;
   const std::uint64_t before = sending.sender->bytes_sent();
   WW_TRY(const bool complete, sending.sender->Step([&](std::span<std::uint8_t> out) {
-    return sending.Fill(file, *source_, kernels_, out);
+    return sending.bytes->Fill(*source_, out, [&](std::size_t tensor, std::uint64_t at, auto bytes) {
+      sending.digests[tensor] += DigestOfRange(bytes, at, kernels_);
+    });
   }));
   bytes_sent_ += sending.sender->bytes_sent() - before;
   if (!complete) return Ok();
@@ -188,7 +172,7 @@ Status AnchorWriter::SendWhole(const std::string& name, std::span<const std::uin
   return Ok();
 }
 
-Status AnchorWriter::SendCarried(const CarriedFile& file) {
+Status AnchorWriter::SendExtra(const ExtraFile& file) {
   WW_TRY(const std::unique_ptr<FileMap> map, options_.file_system->Map(file.path));
   if (map->bytes().size() > kMaxPutBytes) {
     return Error(ErrorCode::kLimit, fmt::format("{} has more than {} bytes", file.path.string(), kMaxPutBytes));
@@ -202,26 +186,10 @@ Status AnchorWriter::Complete() {
   if (StateDigest(source_->layout(), digests_) != subject_.state) {
     return Error(ErrorCode::kMismatch, "the weights it was to be made from are not those of that version");
   }
-  AnchorManifest manifest;
-  manifest.run = run_.id();
-  manifest.name = subject_.name;
-  manifest.layout = source_->layout().hash();
-  manifest.state = subject_.state;
-  manifest.delta_bytes = subject_.delta_bytes;
+  AnchorManifest manifest = ManifestOf(run_, subject_, source_->layout());
   manifest.files = files_;
-  const std::string text = ToJson(manifest);
-  // The id is ours alone: putting the same bytes again after a lost answer is harmless.
-  WW_RETURN_IF_ERROR(run_.store().Put(AnchorManifestKey(subject_.name), BytesOf(text)));
-  anchor_ = KnownAnchor{std::move(manifest), Sha256Of(BytesOf(text))};
+  WW_TRY(anchor_, PutManifest(run_, std::move(manifest)));
   return Ok();
-}
-
-Result<KnownAnchor> WriteAnchor(AnchorWriter& writer, const std::function<void(std::uint64_t)>& progress) {
-  for (;;) {
-    WW_TRY(const bool complete, writer.Step());
-    if (progress) progress(writer.bytes_sent());
-    if (complete) return writer.anchor();
-  }
 }
 
 }  // namespace weightwire

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,26 +20,25 @@
 #include "codec/digest/digest.h"
 #include "codec/kernels/kernels.h"
 #include "log/run.h"
-#include "publish/anchor_share.h"
 #include "publish/anchor_source.h"
 #include "tensor/checkpoint_plan.h"
 
 namespace weightwire {
 
 // A file that lies beside the weights and goes along (configuration, tokenizer).
-struct CarriedFile {
+struct ExtraFile {
   std::string name;  // within the anchor; CheckFileName has passed
   FileSystem::Path path;
 };
 
-struct CarriedFiles {
-  std::vector<CarriedFile> files;
+struct ExtraFiles {
+  std::vector<ExtraFile> files;
   std::vector<std::string> left_out;  // one sentence for each file that does not go along although it might be missed
 };
 
 // The files beside the weights in a checkpoint directory. Files whose names cannot be carried are left out, and so is
-// what could run as code when loaded, unless `carry_code`.
-Result<CarriedFiles> FindCarriedFiles(FileSystem& files, const FileSystem::Path& directory, bool carry_code);
+// what could run as code when loaded, unless `include_code`.
+Result<ExtraFiles> FindExtraFiles(FileSystem& files, const FileSystem::Path& directory, bool include_code);
 
 // What anchor.json says of the version, as its record does or will.
 struct AnchorSubject {
@@ -51,9 +49,15 @@ struct AnchorSubject {
 
 struct AnchorOptions {
   CheckpointOptions files;  // shards and metadata
-  std::vector<CarriedFile> carried;
+  std::vector<ExtraFile> extra;
   FileSystem* file_system = nullptr;  // to read those; may be none if there are none
 };
+
+// Makes the anchor.json of a version with this layout. The caller adds the files.
+[[nodiscard]] AnchorManifest ManifestOf(const Run& run, const AnchorSubject& subject, const Layout& layout);
+// Puts anchor.json, which completes the anchor. Its id is the caller's alone, so that putting the same bytes again
+// after a lost answer is harmless.
+Result<KnownAnchor> PutManifest(const Run& run, AnchorManifest manifest);
 
 class AnchorWriter final : public AnchorShare {
  public:
@@ -78,7 +82,7 @@ class AnchorWriter final : public AnchorShare {
   Status SendWeights(const PlannedFile& file);
   Status BeginFile(const PlannedFile& file);
   Status SendWhole(const std::string& name, std::span<const std::uint8_t> bytes);
-  Status SendCarried(const CarriedFile& file);
+  Status SendExtra(const ExtraFile& file);
   Status Complete();
 
   const Run run_;
@@ -90,16 +94,12 @@ class AnchorWriter final : public AnchorShare {
 
   std::size_t next_weights_ = 0;
   bool index_sent_ = false;
-  std::size_t next_carried_ = 0;
+  std::size_t next_extra_ = 0;
   std::unique_ptr<Sending> sending_;
   std::vector<Digest> digests_;  // of the files that are sent
   std::vector<AnchorFile> files_;
   std::uint64_t bytes_sent_ = 0;
   std::optional<KnownAnchor> anchor_;
 };
-
-// All steps, for whoever has nothing else to do; `progress`, if any, is told the bytes sent so far. Unlike a single
-// step it ends at the first error.
-Result<KnownAnchor> WriteAnchor(AnchorWriter& writer, const std::function<void(std::uint64_t)>& progress);
 
 }  // namespace weightwire

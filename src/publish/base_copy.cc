@@ -7,8 +7,23 @@
 #include "base/check.h"
 #include "codec/digest/state.h"
 #include "codec/format/units.h"
+#include "tensor/dtype.h"
 
 namespace weightwire {
+namespace {
+
+// All bits of a tensor to memory of its size.
+Status CopyBits(const StateBits& bits, std::size_t tensor, std::uint8_t* to) {
+  const UnitReader* reader = bits.reader(tensor);
+  if (reader == nullptr) {
+    std::copy(bits.tensors[tensor].begin(), bits.tensors[tensor].end(), to);
+    return Ok();
+  }
+  const int unit_bytes = UnitBytes(bits.layout->tensors()[tensor].dtype);
+  return ReadUnits(*reader, 0, bits.layout->byte_size(tensor) / static_cast<std::uint64_t>(unit_bytes), unit_bytes, to);
+}
+
+}  // namespace
 
 Status CheckBits(const StateBits& bits) {
   const Layout& layout = *bits.layout;

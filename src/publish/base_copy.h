@@ -30,7 +30,7 @@
 #include "codec/kernels/kernels.h"
 #include "log/keys.h"
 #include "publish/base_storage.h"
-#include "publish/run_locked.h"
+#include "publish/publisher_tools.h"
 #include "publish/state_bits.h"
 
 namespace weightwire {

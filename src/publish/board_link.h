@@ -1,5 +1,5 @@
-// The link of one of several ranks: a board, which is a map from keys to texts that all ranks can read
-// (board_messages.h). The runner asks which keys are wanted, and delivers them; how texts travel is its business.
+// The link from one of several ranks to the committer: a board, which is a map from keys to texts that all ranks can
+// read (board_messages.h). The runner asks which keys are wanted, and delivers them; how texts travel is its business.
 //
 // A rank that works on something for long sends heartbeats, and so does rank 0 for a verdict. A rank that hears nothing
 // of the verdict for the deadline is disconnected: it publishes nothing until it is connected again, and drops nothing,
@@ -20,13 +20,12 @@
 #include "base/error.h"
 #include "publish/board_host.h"
 #include "publish/board_messages.h"
-#include "publish/link.h"
 #include "publish/policy.h"
 #include "publish/sooner.h"
 
 namespace weightwire {
 
-class BoardLink final : public CommitterLink {
+class BoardLink {
  public:
   // `host` is rank 0's, and none on other ranks. It must outlive the link.
   BoardLink(std::uint64_t rank, MonotonicTime deadline, BoardHost* host)
@@ -34,8 +33,10 @@ class BoardLink final : public CommitterLink {
 
   // The oldest call without a verdict: its verdict is wanted from now on, whether or not its contribution is sent.
   void Await(std::uint64_t call);
-  void Send(std::uint64_t call, const Contribution& contribution, MonotonicTime now) override;
-  std::optional<Verdict> TakeVerdict(MonotonicTime now) override;
+  // Sends what this rank contributes to a call. Calls are sent in order, each once.
+  void Send(std::uint64_t call, const Contribution& contribution, MonotonicTime now);
+  // The next verdict that has arrived, if any.
+  std::optional<Verdict> TakeVerdict(MonotonicTime now);
 
   // --- the board ---
   [[nodiscard]] std::vector<std::string> Wanted() const;

@@ -8,11 +8,20 @@
 #include "base/check.h"
 #include "base/object_hash.h"
 #include "publish/anchor_assembly.h"
-#include "publish/part_upload.h"
 #include "publish/policy.h"
 #include "publish/record_commit.h"
 
 namespace weightwire {
+namespace {
+
+Verdict VerdictOn(std::uint64_t call, Verdict::Outcome outcome) {
+  Verdict verdict;
+  verdict.call = call;
+  verdict.outcome = outcome;
+  return verdict;
+}
+
+}  // namespace
 
 Committer::Committer(Run run, CommitterOptions options, Random& random, Spool* spool, std::optional<KnownRecord> newest,
                      std::optional<KnownAnchor> newest_anchor)
@@ -49,11 +58,8 @@ void Committer::Resume(std::uint64_t call, SpoolEntry entry) {
 
 void Committer::Fail(std::uint64_t call, const Error& error, bool rebase) {
   contexts_.erase(contexts_.begin(), contexts_.upper_bound(call));
-  Verdict verdict;
-  verdict.call = call;
-  verdict.outcome = Verdict::Outcome::kFailed;
-  verdict.error =
-      options_.in_shards ? error.In(fmt::format("nothing was published by call {} of publish", call)) : error;
+  Verdict verdict = VerdictOn(call, Verdict::Outcome::kFailed);
+  verdict.error = in_shards() ? error.In(fmt::format("nothing was published by call {} of publish", call)) : error;
   verdict.rebase = rebase;
   Tell(std::move(verdict));
 }
@@ -108,7 +114,7 @@ std::optional<DecideJob> Committer::NextDecide(MonotonicTime now) {
   request.writer = writer_;
   request.parent = next == pending_.begin() ? newest_ : std::prev(next)->made->known;
   if (newest_anchor_.has_value()) request.newest_anchor = newest_anchor_->Ref();
-  request.in_shards = options_.in_shards;
+  request.in_shards = in_shards();
   request.context = next->context;
   request.contributions = next->contributions;
   job.anchor_name = {request.version(), next_anchor_};
@@ -147,7 +153,7 @@ void Committer::Execute(DecideJob& job) const {
     return spool_->Write(request.version(), job.made->json, part, new_layout ? request.context.layout.get() : nullptr);
   };
   if (const Status decided = decide(); !decided.ok()) {
-    job.error = options_.in_shards && IsRetryable(decided.error())
+    job.error = in_shards() && IsRetryable(decided.error())
                     ? decided.error().In(fmt::format("cannot publish version {}", request.version()))
                     : decided.error();
   }
@@ -165,11 +171,8 @@ void Committer::Finish(DecideJob job, MonotonicTime now) {
   }
   cover_ = job.cover;
   if (job.same) {
-    Verdict verdict;
-    verdict.call = job.call;
-    verdict.outcome = Verdict::Outcome::kSame;
     pending_.erase(found);
-    return Tell(std::move(verdict));
+    return Tell(VerdictOn(job.call, Verdict::Outcome::kSame));
   }
   Pending& pending = *found;
   const Record& record = job.made->known.record;
@@ -179,7 +182,7 @@ void Committer::Finish(DecideJob job, MonotonicTime now) {
   pending.plans_anchor = record.delta.has_value() && AnchorIsDue(record, *layout);
   pending.context.anchor = std::move(job.request.context.anchor);
   // The next calls of a group of one are decided before this version is committed, and name its anchor.
-  if (!options_.in_shards && pending.context.anchor.has_value()) newest_anchor_ = pending.context.anchor;
+  if (!in_shards() && pending.context.anchor.has_value()) newest_anchor_ = pending.context.anchor;
   if (spool_ != nullptr) pending.context.part.reset();
   pending.contributions.clear();
   pending.made = std::move(job.made);
@@ -222,7 +225,7 @@ void Committer::Execute(CommitJob& job) const {
   const auto attempt = [&]() -> Result<CommitOutcome> {
     if (job.new_layout != nullptr) WW_RETURN_IF_ERROR(run_.PutLayout(*job.new_layout));
     // Several ranks have put their parts before they contributed.
-    if (!options_.in_shards) WW_RETURN_IF_ERROR(PutParts(job));
+    if (!in_shards()) WW_RETURN_IF_ERROR(PutParts(job));
     job.record_sent = true;
     return CommitRecord(run_, version, job.made.json);
   };
@@ -250,9 +253,7 @@ void Committer::Finish(CommitJob job, MonotonicTime now) {
       last_error_.reset();
       newest_ = job.made.known;
       const Record& record = newest_->record;
-      Verdict verdict;
-      verdict.call = job.call;
-      verdict.outcome = Verdict::Outcome::kCommitted;
+      Verdict verdict = VerdictOn(job.call, Verdict::Outcome::kCommitted);
       verdict.record_json = std::move(job.made.json);
       if (!record.delta.has_value()) {
         // None of a version that an earlier process has spooled: only its record names that anchor.
@@ -269,9 +270,7 @@ void Committer::Finish(CommitJob job, MonotonicTime now) {
     }
     case CommitJob::Outcome::kStopped: {
       stopped_ = true;
-      Verdict verdict;
-      verdict.call = job.call;
-      verdict.outcome = Verdict::Outcome::kStopped;
+      Verdict verdict = VerdictOn(job.call, Verdict::Outcome::kStopped);
       verdict.error = job.error;
       pending_.clear();
       anchor_.reset();

@@ -46,9 +46,9 @@
 namespace weightwire {
 
 struct CommitterOptions {
-  bool in_shards = false;  // several ranks contribute, over a board
-  // With ranks: a call that cannot be committed within 80 % of it fails, so that all ranks have the verdict before
-  // their own deadlines. Without: a decided version is never abandoned.
+  // Set for several ranks, which contribute over a board and in shards. A call that cannot be committed within 80 % of
+  // it fails, so that all ranks have the verdict before their own deadlines. A single process, which has no deadline,
+  // never abandons a decided version.
   std::optional<MonotonicTime> deadline;
   AnchorPolicy anchor_policy;
   AnchorOptions anchors;
@@ -162,8 +162,10 @@ class Committer {
   [[nodiscard]] const Pending* Find(std::uint64_t call) const;
   [[nodiscard]] bool AnchorIsDue(const Record& record, const Layout& layout) const;
   void FailedAttempt(std::size_t index, const Error& error, MonotonicTime now);
+  [[nodiscard]] bool in_shards() const { return options_.deadline.has_value(); }
   // Gives the verdict, and drops the calls after it, which were made from it.
   void FailFrom(std::size_t index, const Error& error);
+  // The verdict gets the next anchor's id.
   void Tell(Verdict verdict);
   [[nodiscard]] std::optional<MonotonicTime> TimesOut() const;
   Status PutParts(const CommitJob& job) const;

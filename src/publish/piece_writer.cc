@@ -3,16 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace weightwire {
-namespace {
-
-// How much is read from the source at a time: a publisher's caller may have to wait for it.
-constexpr std::uint64_t kPieceReadBytes = std::uint64_t{1} << 20;
-
-}  // namespace
-
 Result<AssembledPlan> PlanAssembled(const Layout& whole, const CheckpointOptions& options) {
   AssembledPlan assembled;
   assembled.plan = PlanFresh(whole, options);
@@ -92,64 +86,43 @@ Result<bool> PieceWriter::TryStep() {
     WW_RETURN_IF_ERROR(Begin());
     if (sender_->size_bytes() == 0) return complete_ = true;
   }
-  WW_TRY(complete_, sender_->Step([this](std::span<std::uint8_t> out) { return Fill(out); }));
+  WW_TRY(complete_, sender_->Step([this](std::span<std::uint8_t> out) {
+    return bytes_->Fill(*source_, out,
+                        [this](std::size_t shard, std::uint64_t at, std::span<const std::uint8_t> bytes) {
+                          AddDigest(shard, at, bytes);
+                        });
+  }));
   if (complete_) piece_ = SentPiece{sender_->size_bytes(), sender_->Hash()};
   return complete_;
 }
 
 Status PieceWriter::Begin() {
   WW_TRY(const AssembledPlan plan, PlanAssembled(*shards_->whole(), options_));
-  headers_.clear();
+  std::vector<std::uint8_t> headers;
   for (const auto& header : plan.headers) {
-    if (rank_ == 0) headers_.insert(headers_.end(), header.begin(), header.end());
+    if (rank_ == 0) headers.insert(headers.end(), header.begin(), header.end());
   }
-  header_done_ = 0;
-  shard_ = 0;
-  shard_done_ = 0;
-  digests_.assign(shards_->size(), {});
   sender_.emplace(run_.store(), AnchorFolder(anchor_) + PieceName(rank_),
-                  headers_.size() + shards_->own()->total_bytes());
+                  headers.size() + shards_->own()->total_bytes());
+  std::vector<std::size_t> all(shards_->size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  bytes_.emplace(std::move(headers), std::move(all));
+  digests_.assign(shards_->size(), {});
   return sender_->Begin();
 }
 
-Status PieceWriter::Fill(std::span<std::uint8_t> out) {
-  if (header_done_ < headers_.size()) {
-    const std::size_t size = std::min<std::size_t>(out.size(), headers_.size() - header_done_);
-    std::copy_n(headers_.begin() + static_cast<std::ptrdiff_t>(header_done_), size, out.begin());
-    header_done_ += size;
-    out = out.subspan(size);
-  }
-  while (!out.empty()) {
-    const std::uint64_t left = shards_->own()->byte_size(shard_) - shard_done_;
-    if (left == 0) {
-      ++shard_;
-      shard_done_ = 0;
-      continue;
-    }
-    const std::uint64_t size = std::min({std::uint64_t{out.size()}, left, kPieceReadBytes});
-    WW_RETURN_IF_ERROR(ReadShard(out.first(size)));
-    shard_done_ += size;
-    out = out.subspan(size);
-  }
-  return Ok();
-}
-
-// The next bytes of the shard, digested row by row.
-Status PieceWriter::ReadShard(std::span<std::uint8_t> out) {
-  WW_RETURN_IF_ERROR(source_->ReadAt(shard_, shard_done_, out));
-  const BoxMap& map = shards_->map(shard_);
+// Digests bytes of a shard, row by row.
+void PieceWriter::AddDigest(std::size_t shard, std::uint64_t at, std::span<const std::uint8_t> bytes) {
+  const BoxMap& map = shards_->map(shard);
   const auto width = static_cast<std::uint64_t>(map.unit_bytes());
   const std::uint64_t row_bytes = map.stretch_units() * width;
-  std::uint64_t at = shard_done_;
-  std::span<const std::uint8_t> rest = out;
-  while (!rest.empty()) {
+  while (!bytes.empty()) {
     const std::uint64_t column = at % row_bytes;
-    const std::uint64_t size = std::min<std::uint64_t>(row_bytes - column, rest.size());
-    digests_[shard_] += DigestOfRange(rest.first(size), map.StretchStart(at / row_bytes) * width + column, kernels_);
+    const std::uint64_t size = std::min<std::uint64_t>(row_bytes - column, bytes.size());
+    digests_[shard] += DigestOfRange(bytes.first(size), map.StretchStart(at / row_bytes) * width + column, kernels_);
     at += size;
-    rest = rest.subspan(size);
+    bytes = bytes.subspan(size);
   }
-  return Ok();
 }
 
 }  // namespace weightwire

@@ -18,7 +18,6 @@
 #include "codec/kernels/kernels.h"
 #include "log/anchor.h"
 #include "log/run.h"
-#include "publish/anchor_share.h"
 #include "publish/anchor_source.h"
 #include "publish/contribution.h"
 #include "publish/shards.h"
@@ -60,8 +59,7 @@ class PieceWriter final : public AnchorShare {
  private:
   Result<bool> TryStep();
   Status Begin();
-  Status Fill(std::span<std::uint8_t> out);
-  Status ReadShard(std::span<std::uint8_t> out);
+  void AddDigest(std::size_t shard, std::uint64_t at, std::span<const std::uint8_t> bytes);
 
   const Run run_;
   const AnchorName anchor_;
@@ -71,13 +69,8 @@ class PieceWriter final : public AnchorShare {
   const CheckpointOptions options_;
   const Kernels& kernels_;
 
-  std::vector<std::uint8_t> headers_;
   std::optional<ObjectSender> sender_;
-  // Where the next byte comes from.
-  std::uint64_t header_done_ = 0;
-  std::size_t shard_ = 0;
-  std::uint64_t shard_done_ = 0;
-
+  std::optional<FileBytes> bytes_;
   std::vector<Digest> digests_;
   bool complete_ = false;
   std::optional<SentPiece> piece_;

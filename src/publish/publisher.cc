@@ -7,10 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "publish/direct_link.h"
 #include "publish/sooner.h"
-#include "publish/spool_recovery.h"
-#include "publish/writer_start.h"
 
 namespace weightwire {
 namespace {
@@ -22,148 +19,6 @@ Error NotPublishedBefore() {
 }
 
 }  // namespace
-
-Publisher::Publisher(Run run, PublisherOptions options, PublisherTools tools)
-    : run_(std::move(run)), options_(std::move(options)), tools_(std::move(tools)) {}
-
-Result<std::unique_ptr<Publisher>> Publisher::Open(Run run, PublisherOptions options, const PublisherTools& tools,
-                                                   std::string_view start) {
-  WW_CHECK(!options.base_in_file || options.state_directory.has_value());
-  if (options.group.has_value()) {
-    WW_CHECK(options.group->rank < options.group->ranks && start.empty() == (options.group->rank == 0));
-    WW_CHECK(!options.state_directory.has_value() && !options.skip_when_full);
-  }
-  std::unique_ptr<Publisher> publisher(new Publisher(std::move(run), std::move(options), tools));
-  WW_RETURN_IF_ERROR(publisher->Start(start));
-  return publisher;
-}
-
-// --- starting ---
-
-Status Publisher::Start(std::string_view start) {
-  WW_RETURN_IF_ERROR(run_.CheckMayWrite());
-  if (options_.state_directory.has_value()) WW_RETURN_IF_ERROR(LockStateDirectory());
-  anchors_.files = options_.anchor_files;
-  anchors_.file_system = tools_.files;
-  VersionMakerOptions maker;
-  if (options_.base_in_file) maker.base_directory = options_.state_directory;
-  maker.rebuild = options_.rebuild;
-  maker.reader_name = "publisher";
-  if (options_.group.has_value()) maker.reader_name = fmt::format("rank {} of a publisher", options_.group->rank);
-  maker_ = std::make_unique<VersionMaker>(run_, std::move(maker), tools_);
-  if (start.empty()) {
-    WW_RETURN_IF_ERROR(StartCommitter());
-  } else {
-    WW_RETURN_IF_ERROR(StartAsRank(start));
-  }
-  if (options_.group.has_value()) {
-    auto board = std::make_unique<BoardLink>(options_.group->rank, options_.group->deadline,
-                                             host_.has_value() ? &*host_ : nullptr);
-    board_ = board.get();
-    link_ = std::move(board);
-  } else {
-    link_ = std::make_unique<DirectLink>(*committer_);
-  }
-  return Ok();
-}
-
-Status Publisher::StartCommitter() {
-  WW_RETURN_IF_ERROR(CheckPutIfAbsent(run_, *tools_.random));
-  if (options_.carried_directory.has_value()) {
-    WW_TRY(CarriedFiles carried, FindCarriedFiles(*tools_.files, *options_.carried_directory, options_.carry_code));
-    anchors_.carried = std::move(carried.files);
-    warnings_ = std::move(carried.left_out);
-  }
-  WW_TRY(newest_, run_.FindNewest(std::nullopt));
-  std::vector<SpoolEntry> spooled;
-  if (spool_ != nullptr) {
-    WW_TRY(spooled,
-           RecoverSpool(run_, *spool_, options_.state_directory->string(), newest_, options_.drop_lost_versions));
-  }
-  std::optional<KnownAnchor> anchor;
-  if (newest_.has_value()) {
-    WW_TRY(anchor, FindNewestAnchor(run_, newest_->record));
-  }
-  CommitterOptions committer;
-  committer.anchor_policy = {options_.anchor_every, options_.anchor_percent};
-  committer.anchors = anchors_;
-  committer.retry = options_.retry;
-  if (options_.group.has_value()) {
-    committer.in_shards = true;
-    committer.deadline = options_.group->deadline;
-    if (newest_.has_value()) newest_serial_ = 0;  // whatever the base will be is numbered from there
-  } else {
-    WW_RETURN_IF_ERROR(maker_->Recover(newest_, spooled, spool_.get()));
-    if (newest_.has_value()) newest_serial_ = newest_->record.version;
-  }
-  committer_.emplace(run_, std::move(committer), *tools_.random, spool_.get(), newest_, std::move(anchor));
-  next_anchor_ = committer_->next_anchor();
-  for (SpoolEntry& entry : spooled) Resume(entry);
-  if (options_.group.has_value()) {
-    host_.emplace(run_,
-                  PieceCollectorOptions{options_.group->ranks, options_.group->deadline, options_.anchor_age, anchors_,
-                                        options_.retry},
-                  *committer_);
-  }
-  return Ok();
-}
-
-Status Publisher::StartAsRank(std::string_view start) {
-  WW_TRY(const GroupStart group, ParseGroupStart(start));
-  if (group.run != run_.id()) {
-    return Error(ErrorCode::kMismatch,
-                 fmt::format("{} is run {}, and rank 0 publishes to run {}: all ranks must see the same bucket or "
-                             "directory",
-                             run_.store().Name(), ToHex(run_.id()), ToHex(group.run)));
-  }
-  next_anchor_ = group.next_anchor;
-  if (!group.newest.has_value()) return Ok();
-  WW_TRY(newest_, run_.ReadRecord(*group.newest));
-  if (!newest_.has_value() || newest_->hash != group.record_hash) {
-    return Error(ErrorCode::kMismatch,
-                 fmt::format("version {} of {} is not what rank 0 sees there: do all ranks have the same run?",
-                             *group.newest, run_.store().Name()));
-  }
-  newest_serial_ = 0;
-  return Ok();
-}
-
-Status Publisher::LockStateDirectory() {
-  FileSystem& files = *tools_.files;
-  const FileSystem::Path& directory = *options_.state_directory;
-  WW_TRY(const auto there, files.Stat(directory));
-  if (!there.has_value()) {
-    WW_RETURN_IF_ERROR(files.MakeDirectory(directory));
-    WW_RETURN_IF_ERROR(files.SyncDirectory(directory.parent_path()));
-  }
-  auto lock = files.Lock(directory / "lock", LockMode::kExclusive);
-  if (!lock.ok()) {
-    if (lock.error().code() != ErrorCode::kUnavailable) return lock.error();
-    return Error(ErrorCode::kUnavailable,
-                 fmt::format("another publisher uses {}; stop it, or use another state directory", directory.string()));
-  }
-  lock_ = std::move(lock).value();
-  spool_ = std::make_unique<Spool>(files, directory / "spool");
-  return Ok();
-}
-
-void Publisher::Resume(const SpoolEntry& spooled) {
-  const Record& record = spooled.known.record;
-  Entry& entry = entries_.emplace_back(next_call_++, options_.retry);
-  entry.draft.serial = record.version;
-  entry.draft.step = record.step;
-  entry.draft.whole = !record.delta.has_value();
-  entry.part_bytes = record.OwnDeltaBytes();
-  entry.in_base = entry.decided = entry.sent = true;
-  entry.ticket = std::make_shared<TicketStatus>();
-  entry.ticket->stage = TicketStage::kSpooled;
-  entry.ticket->version = record.version;
-  entry.ticket->step = record.step;
-  entry.ticket->bytes = entry.part_bytes;
-  entry.ticket->changed = record.changed;
-  entry_bytes_ += entry.part_bytes;
-  committer_->Resume(entry.call, spooled);
-}
 
 // --- the caller's side ---
 
@@ -280,7 +135,7 @@ bool Publisher::Exchange() {
   bool any = false;
   for (bool moved = true; moved;) {
     moved = false;
-    while (const auto verdict = link_->TakeVerdict(Now())) {
+    while (const auto verdict = board_ != nullptr ? board_->TakeVerdict(Now()) : committer_->TakeVerdict()) {
       TakeVerdict(*verdict);
       moved = true;
     }
@@ -296,7 +151,7 @@ bool Publisher::SendReady() {
     if (board_ != nullptr) {
       // Ranks work on one call at a time.
       board_->Await(entry.call);
-      if (!entry.begun.has_value()) entry.begun = Now();
+      if (!entry.sending.progress.has_value()) entry.sending.progress = Now();
     }
     if (!entry.sent) {
       if (!IsReady(entry)) break;
@@ -309,7 +164,7 @@ bool Publisher::SendReady() {
 }
 
 bool Publisher::IsReady(const Entry& entry) const {
-  if (entry.busy) return false;
+  if (entry.sending.busy) return false;
   const Draft& draft = entry.draft;
   if (draft.error.has_value()) return true;
   if (draft.whole) return entry.share_complete;
@@ -334,14 +189,18 @@ void Publisher::Send(Entry& entry) {
     contribution.part = entry.put;
     if (board_ == nullptr) {
       context.part = draft.part;
-      if (draft.whole) context.anchor = static_cast<const AnchorWriter&>(*entry.share).anchor();
+      if (draft.whole) context.anchor = static_cast<const AnchorWriter&>(*entry.sending.share).anchor();
     } else if (draft.whole) {
-      contribution.piece = static_cast<const PieceWriter&>(*entry.share).piece();
+      contribution.piece = static_cast<const PieceWriter&>(*entry.sending.share).piece();
     }
   }
   if (committer_.has_value()) committer_->SetContext(entry.call, std::move(context));
   entry.sent = true;
-  link_->Send(entry.call, contribution, Now());
+  if (board_ != nullptr) {
+    board_->Send(entry.call, contribution, Now());
+  } else {
+    committer_->Take(entry.call, {std::move(contribution)}, Now());
+  }
 }
 
 void Publisher::TakeVerdict(const Verdict& verdict) {
@@ -369,7 +228,7 @@ void Publisher::TakeVerdict(const Verdict& verdict) {
     case Verdict::Outcome::kStopped:
       ticket.error = verdict.error;
       if (!ticket.IsFinal()) ticket.Reach(TicketStage::kFailed, Now());
-      if (entry.share != nullptr) dropped_.push_back(std::move(entry.share));
+      if (entry.sending.share != nullptr) dropped_.push_back(std::move(entry.sending.share));
       whole_next_ = verdict.rebase;
       if (verdict.outcome == Verdict::Outcome::kStopped) {
         stopped_ = verdict.error;
@@ -454,7 +313,7 @@ void Publisher::SetDisconnected(const Error& why) {
 
 void Publisher::SetConnected() {
   board_->SetConnected(Now());
-  if (!entries_.empty() && entries_.front().begun.has_value()) entries_.front().begun = Now();
+  if (!entries_.empty() && entries_.front().sending.progress.has_value()) entries_.front().sending.progress = Now();
 }
 
 bool Publisher::Tick() {
@@ -473,10 +332,10 @@ bool Publisher::Tick() {
 std::optional<MonotonicTime> Publisher::HeartbeatDue() const {
   if (board_ == nullptr || entries_.empty()) return std::nullopt;
   const Entry& front = entries_.front();
-  if (!front.busy || front.draft.part == nullptr) return std::nullopt;
+  if (!front.sending.busy || front.draft.part == nullptr) return std::nullopt;
   const std::chrono::seconds slowest(front.draft.part->size_bytes() / options_.group->slowest_bytes_per_second);
-  const MonotonicTime heartbeat = board_->HeartbeatDue(front.sent_at);
-  return heartbeat < front.sent_at + board_->deadline() + slowest ? std::optional(heartbeat) : std::nullopt;
+  const MonotonicTime heartbeat = board_->HeartbeatDue(front.sending.begun);
+  return heartbeat < front.sending.begun + board_->deadline() + slowest ? std::optional(heartbeat) : std::nullopt;
 }
 
 // --- status ---

@@ -1,11 +1,11 @@
 // A publisher: makes versions of a run from the states it is given, and brings them to the bucket in order.
 //
 //   caller's thread                jobs, in the background                        rank 0, or the only process
-//   state ─▶ VersionMaker ─▶ Draft ─▶ parts, pieces sent ─▶ Contribution ─▶ link ─▶ Committer ─▶ record
-//                            (the caller continues here)                     link ◀─ Verdict ◀──────┘
+//   state ─▶ VersionMaker ─▶ Draft ─▶ parts, pieces sent ─▶ Contribution ─▶ board ─▶ Committer ─▶ record
+//                            (the caller continues here)                     board ◀─ Verdict ◀──────┘
 //
-// A single process is a group of one rank: its link is a direct call, and its committer sends the part. With a state
-// directory it survives a crash: it publishes what was spooled, and adopts the base file (version_maker.h).
+// A single process is a group of one rank: it calls its committer directly, and its committer sends the part. With a
+// state directory it survives a crash: it publishes what was spooled, and adopts the base file (version_maker.h).
 //
 // With several ranks each publishes its own shards (publish/shards.h) and never sees the weights of another. Each rank
 // numbers its calls; call n of every rank forms one version, and no call waits for another rank. Rank 0's process also
@@ -39,13 +39,12 @@
 #include "base/filesystem.h"
 #include "base/result.h"
 #include "log/run.h"
-#include "publish/anchor_share.h"
+#include "publish/anchor_source.h"
 #include "publish/anchor_writer.h"
 #include "publish/board_host.h"
 #include "publish/board_link.h"
 #include "publish/committer.h"
 #include "publish/draft.h"
-#include "publish/link.h"
 #include "publish/piece_writer.h"
 #include "publish/policy.h"
 #include "publish/publisher_tools.h"
@@ -83,8 +82,8 @@ struct PublisherOptions {
   // An anchor that takes longer is started again under a new id, because gc deletes old objects without an anchor.json.
   MonotonicTime anchor_age = kMaxAnchorAge;
   // Configuration and tokenizer files for anchors are taken from here, by the process of rank 0.
-  std::optional<FileSystem::Path> carried_directory;
-  bool carry_code = false;  // files there that could run as code too
+  std::optional<FileSystem::Path> extra_files;
+  bool include_code = false;  // files there that could run as code too
   CheckpointOptions anchor_files;
   // A base that is lost is rebuilt from the bucket. Otherwise the next version is a rebase. The same for all ranks.
   bool rebuild = true;
@@ -194,9 +193,23 @@ class Publisher {
   bool Work();
 
  private:
+  // The upload of a rank's part, or of this process's share of an anchor.
+  struct Sending {
+    explicit Sending(const BackoffPolicy& retry) : backoff(retry) {}
+
+    AnchorSubject anchor;
+    std::shared_ptr<const Shards> shards;
+    std::shared_ptr<const BasePin> pin;
+    std::shared_ptr<AnchorShare> share;     // none: a part, not begun, or reported to rank 0
+    MonotonicTime begun{0};                 // the share, or the upload of the part
+    std::optional<MonotonicTime> progress;  // the last one; before it, when sending became possible
+    Backoff backoff;
+    std::optional<MonotonicTime> due;
+    bool busy = false;
+  };
   // A call without a verdict.
   struct Entry {
-    Entry(std::uint64_t of_call, const BackoffPolicy& retry) : call(of_call), backoff(retry) {}
+    Entry(std::uint64_t of_call, const BackoffPolicy& retry) : call(of_call), sending(retry) {}
 
     std::uint64_t call = 0;
     Draft draft;
@@ -205,29 +218,9 @@ class Publisher {
     bool in_base = false;  // the base has moved on by it, or what was made after it has been made from it
     bool decided = false;  // of one process: its record is decided, and spooled if there is a spool
     bool sent = false;     // its contribution
-    bool busy = false;     // its part or share is being sent
+    Sending sending;
     std::optional<PartRef> put;
-    std::shared_ptr<AnchorShare> share;  // of a version without a delta
-    bool share_complete = false;
-    MonotonicTime share_begun{0};
-    Backoff backoff;
-    std::optional<MonotonicTime> due;
-    std::optional<MonotonicTime> begun;  // when it came to the front, or the last progress since
-    MonotonicTime sent_at{0};            // when the upload of its part began
-  };
-  // What this process writes of an anchor by policy.
-  struct AnchorTask {
-    AnchorTask(const AnchorSubject& of, const BackoffPolicy& retry) : subject(of), backoff(retry) {}
-
-    AnchorSubject subject;
-    std::shared_ptr<const Shards> shards;
-    std::shared_ptr<const BasePin> pin;
-    std::shared_ptr<AnchorShare> share;  // none: reported to rank 0
-    Backoff backoff;
-    std::optional<MonotonicTime> due;
-    MonotonicTime begun{0};     // of the share
-    MonotonicTime progress{0};  // the last one
-    bool busy = false;
+    bool share_complete = false;  // of a version without a delta
   };
 
   Publisher(Run run, PublisherOptions options, PublisherTools tools);
@@ -259,11 +252,13 @@ class Publisher {
   void FinishDecide(DecideJob job);
   void FinishCommit(CommitJob job);
   void FailedUpload(Entry& entry, const Error& error);
-  // One of several ranks retries soon after every error, because the others wait and its time is limited.
-  [[nodiscard]] MonotonicTime PauseAfter(const Error& error, Backoff& backoff) const;
-  [[nodiscard]] std::shared_ptr<AnchorShare> MakeShare(const AnchorSubject& subject,
-                                                       const std::shared_ptr<const Shards>& shards,
-                                                       const std::shared_ptr<const BasePin>& pin) const;
+  // Begins a share of the anchor. If one was begun, drops it and gives the anchor a new id.
+  void BeginShare(Sending& sending);
+  [[nodiscard]] bool MaySend(const Sending& sending) const;
+  // Whether the share takes too long, and must be begun again.
+  [[nodiscard]] bool IsTooOld(const Sending& sending) const;
+  // Returns whether to retry after the error, and sets when.
+  [[nodiscard]] bool WillRetry(Sending& sending, const Error& error) const;
   void StartTask(const Entry& entry, const Record& record, const Id& anchor);
   void DropTask();
   [[nodiscard]] std::optional<MonotonicTime> HeartbeatDue() const;
@@ -280,8 +275,7 @@ class Publisher {
   AnchorOptions anchors_;
   std::optional<Committer> committer_;  // of one process, and of rank 0
   std::optional<BoardHost> host_;       // of rank 0
-  std::unique_ptr<CommitterLink> link_;
-  BoardLink* board_ = nullptr;  // the link of a rank
+  std::unique_ptr<BoardLink> board_;    // to the committer, if this process is one of several ranks
 
   // [guarded]
   std::uint64_t next_call_ = 0;
@@ -295,7 +289,7 @@ class Publisher {
   bool recovering_ = false;  // of ranks: the last call failed
   std::optional<Error> stopped_;
   std::optional<Error> last_error_;
-  std::optional<AnchorTask> task_;
+  std::optional<Sending> task_;                        // an anchor by policy
   std::vector<std::shared_ptr<AnchorShare>> dropped_;  // to be discarded by a job
   std::vector<std::string> warnings_;
 };

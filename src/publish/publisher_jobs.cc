@@ -5,8 +5,8 @@
 
 #include "base/object_hash.h"
 #include "codec/digest/state.h"
-#include "publish/part_upload.h"
 #include "publish/publisher.h"
+#include "publish/record_commit.h"
 #include "publish/sooner.h"
 
 namespace weightwire {
@@ -43,30 +43,29 @@ std::optional<Job> Publisher::NextUpload() {
   if (entries_.empty()) return std::nullopt;
   Entry& front = entries_.front();
   const Draft& draft = front.draft;
-  if (front.sent || front.busy || draft.error.has_value()) return std::nullopt;
+  Sending& sending = front.sending;
+  if (front.sent || draft.error.has_value() || !MaySend(sending)) return std::nullopt;
   if (!draft.whole && (board_ == nullptr || draft.part == nullptr)) return std::nullopt;
-  if (front.due.has_value() && *front.due > Now()) return std::nullopt;
-  front.due.reset();
-  front.busy = true;
+  sending.due.reset();
+  sending.busy = true;
   if (front.ticket->stage == TicketStage::kQueued) {
     front.ticket->version = next_version();
     front.ticket->Reach(TicketStage::kUploading, Now());
   }
   if (!draft.whole) {
-    front.sent_at = Now();
-    return PartJob{front.call, draft.part, next_version(), front.backoff.failures() > 0, {}, {}};
+    sending.begun = Now();
+    return PartJob{front.call, draft.part, next_version(), sending.backoff.failures() > 0, {}, {}};
   }
-  if (board_ == nullptr && front.share != nullptr && Now() - front.share_begun > options_.anchor_age) {
-    dropped_.push_back(std::move(front.share));
-    next_anchor_ = NewId(*tools_.random);
+  if (sending.share == nullptr) {
+    sending.anchor = {{next_version(), next_anchor_}, {}, newest_.has_value() ? newest_->record.delta_bytes : 0};
+    if (board_ == nullptr) sending.anchor.state = StateDigest(*draft.layout, draft.after);
+    sending.shards = draft.shards;
+    sending.pin = draft.pin;
+    BeginShare(sending);
+  } else if (IsTooOld(sending)) {
+    BeginShare(sending);
   }
-  if (front.share == nullptr) {
-    AnchorSubject subject{{next_version(), next_anchor_}, {}, newest_.has_value() ? newest_->record.delta_bytes : 0};
-    if (board_ == nullptr) subject.state = StateDigest(*draft.layout, draft.after);
-    front.share = MakeShare(subject, draft.shards, draft.pin);
-    front.share_begun = Now();
-  }
-  return ShareJob{front.call, front.share, false, false, {}};
+  return ShareJob{front.call, sending.share, false, false, {}};
 }
 
 std::optional<Job> Publisher::NextAnchor() {
@@ -77,14 +76,9 @@ std::optional<Job> Publisher::NextAnchor() {
     dropped_.pop_back();
     return job;
   }
-  const bool may_step =
-      task_.has_value() && task_->share != nullptr && !task_->busy && (!task_->due.has_value() || *task_->due <= Now());
-  if (may_step) {
-    if (board_ == nullptr && Now() - task_->begun > options_.anchor_age) {
-      dropped_.push_back(std::move(task_->share));
-      task_->subject.name.id = NewId(*tools_.random);
-      task_->share = MakeShare(task_->subject, task_->shards, task_->pin);
-      task_->begun = Now();
+  if (task_.has_value() && task_->share != nullptr && MaySend(*task_)) {
+    if (IsTooOld(*task_)) {
+      BeginShare(*task_);
       return NextAnchor();
     }
     task_->due.reset();
@@ -146,7 +140,7 @@ void Publisher::Finish(Job job) {
 void Publisher::FinishPart(PartJob job) {
   if (entries_.empty() || entries_.front().call != job.call) return;  // the verdict came first
   Entry& front = entries_.front();
-  front.busy = false;
+  front.sending.busy = false;
   front.put = job.put;
   if (job.error.has_value()) FailedUpload(front, *job.error);
 }
@@ -154,10 +148,10 @@ void Publisher::FinishPart(PartJob job) {
 void Publisher::FinishShare(const ShareJob& job) {
   if (entries_.empty() || entries_.front().call != *job.call) return;
   Entry& front = entries_.front();
-  front.busy = false;
+  front.sending.busy = false;
   if (job.error.has_value()) return FailedUpload(front, *job.error);
-  front.begun = Now();
-  front.backoff.Reset();
+  front.sending.progress = Now();
+  front.sending.backoff.Reset();
   front.share_complete = job.complete;
   if (board_ == nullptr) {
     front.ticket->error.reset();
@@ -171,18 +165,10 @@ void Publisher::FinishShare(const ShareJob& job) {
   }
 }
 
-MonotonicTime Publisher::PauseAfter(const Error& error, Backoff& backoff) const {
-  return board_ != nullptr ? backoff.Next() : backoff.Next(error);
-}
-
 void Publisher::FailedUpload(Entry& entry, const Error& error) {
-  const MonotonicTime again = Now() + PauseAfter(error, entry.backoff);
-  const bool gives_up = board_ != nullptr ? !IsRetryable(error) || again - *entry.begun >= board_->retry_limit()
-                                          : ReactionTo(error) == Reaction::kGiveUp;
-  if (!gives_up) {
+  if (WillRetry(entry.sending, error)) {
     last_error_ = error;
     entry.ticket->error = error;
-    entry.due = again;
     return;
   }
   entry.draft.error = error;
@@ -213,7 +199,7 @@ std::optional<MonotonicTime> Publisher::Due(Lane lane) const {
     case Lane::kDecide:
       return committer_.has_value() ? Sooner(due, committer_->DecideDue()) : due;
     case Lane::kUpload:
-      return entries_.empty() ? due : Sooner(due, entries_.front().due);
+      return entries_.empty() ? due : Sooner(due, entries_.front().sending.due);
     case Lane::kCommit:
       return committer_.has_value() ? Sooner(due, committer_->CommitDue()) : due;
     case Lane::kAnchor:
@@ -234,26 +220,52 @@ bool Publisher::Work() {
   return false;
 }
 
-// --- anchors by policy ---
+// --- sending ---
 
-std::shared_ptr<AnchorShare> Publisher::MakeShare(const AnchorSubject& subject,
-                                                  const std::shared_ptr<const Shards>& shards,
-                                                  const std::shared_ptr<const BasePin>& pin) const {
+void Publisher::BeginShare(Sending& sending) {
+  if (sending.share != nullptr) {
+    dropped_.push_back(std::move(sending.share));
+    sending.anchor.name.id = NewId(*tools_.random);
+  }
+  sending.begun = Now();
+  std::shared_ptr<AnchorSource> source = maker_->SourceOf(sending.pin);
   // A single process has all weights, and writes files that any tool can load from the bucket. A rank has a piece.
   if (board_ == nullptr) {
-    return std::make_shared<AnchorWriter>(run_, subject, maker_->SourceOf(pin), anchors_, *tools_.kernels);
+    sending.share = std::make_shared<AnchorWriter>(run_, sending.anchor, std::move(source), anchors_, *tools_.kernels);
+  } else {
+    sending.share = std::make_shared<PieceWriter>(run_, sending.anchor.name, options_.group->rank, sending.shards,
+                                                  std::move(source), options_.anchor_files, *tools_.kernels);
   }
-  return std::make_shared<PieceWriter>(run_, subject.name, options_.group->rank, shards, maker_->SourceOf(pin),
-                                       options_.anchor_files, *tools_.kernels);
 }
+
+bool Publisher::MaySend(const Sending& sending) const {
+  return !sending.busy && (!sending.due.has_value() || *sending.due <= Now());
+}
+
+bool Publisher::IsTooOld(const Sending& sending) const {
+  // Rank 0 decides when the pieces of the ranks are too old.
+  return board_ == nullptr && Now() - sending.begun > options_.anchor_age;
+}
+
+bool Publisher::WillRetry(Sending& sending, const Error& error) const {
+  // One of several ranks retries soon after every error, because the others wait and its time is limited.
+  const MonotonicTime again = Now() + (board_ != nullptr ? sending.backoff.Next() : sending.backoff.Next(error));
+  const bool retries = board_ != nullptr ? IsRetryable(error) && again - *sending.progress < board_->retry_limit()
+                                         : ReactionTo(error) != Reaction::kGiveUp;
+  if (retries) sending.due = again;
+  return retries;
+}
+
+// --- anchors by policy ---
 
 void Publisher::StartTask(const Entry& entry, const Record& record, const Id& anchor) {
   DropTask();
-  task_.emplace(AnchorSubject{{record.version, anchor}, record.state, record.delta_bytes}, options_.retry);
-  task_->shards = entry.draft.shards;
-  task_->pin = entry.draft.pin;
-  task_->share = MakeShare(task_->subject, task_->shards, task_->pin);
-  task_->begun = task_->progress = Now();
+  Sending& task = task_.emplace(options_.retry);
+  task.anchor = {{record.version, anchor}, record.state, record.delta_bytes};
+  task.shards = entry.draft.shards;
+  task.pin = entry.draft.pin;
+  task.progress = Now();
+  BeginShare(task);
   if (board_ != nullptr) board_->BeginPiece(anchor, Now());
 }
 
@@ -273,16 +285,9 @@ void Publisher::FinishTask(const ShareJob& job) {
     if (board_ != nullptr) board_->SendPieceProgress(Now());
     return;
   }
-  if (job.error.has_value()) {
-    const MonotonicTime again = Now() + PauseAfter(*job.error, task_->backoff);
-    const bool gives_up = board_ != nullptr
-                              ? !IsRetryable(*job.error) || again - task_->progress >= board_->retry_limit()
-                              : ReactionTo(*job.error) == Reaction::kGiveUp;
-    if (!gives_up) {
-      if (committer_.has_value()) committer_->SetAnchorError(*job.error);
-      task_->due = again;
-      return;
-    }
+  if (job.error.has_value() && WillRetry(*task_, *job.error)) {
+    if (committer_.has_value()) committer_->SetAnchorError(*job.error);
+    return;
   }
   if (board_ != nullptr) {
     PieceReport report;
@@ -298,7 +303,7 @@ void Publisher::FinishTask(const ShareJob& job) {
     task_->pin.reset();  // and with it what it keeps of the base
     return;
   }
-  const Version version = task_->subject.name.version;
+  const Version version = task_->anchor.name.version;
   if (job.complete) {
     committer_->AnchorCompleted(static_cast<const AnchorWriter&>(*job.share).anchor());
     task_->share.reset();

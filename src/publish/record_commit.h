@@ -1,7 +1,9 @@
-// Putting a record: the one step that makes a version (spec/PROTOCOL.md, "Duties of a writer", 5).
+// Puts what makes a version: the parts of its delta, then its record, the one step that makes it exist
+// (spec/PROTOCOL.md, "Duties of a writer", 5).
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -10,6 +12,9 @@
 #include "store/commit.h"
 
 namespace weightwire {
+
+// Puts a part under its key. `again`: an earlier attempt may have put it, so it is looked for first.
+Status PutPart(Store& store, const PartRef& part, std::span<const std::uint8_t> bytes, bool again);
 
 // Creates the record, or finds out whose it is. In a run with a single writer by get, put, get, since put-if-absent
 // cannot be relied on there. Errors as Commit's: asking again with the same bytes is always right.

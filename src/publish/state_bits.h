@@ -32,7 +32,4 @@ struct StateBits {
   std::function<Status()> unchanged = nullptr;
 };
 
-// All bits of a tensor to memory of its size.
-Status CopyBits(const StateBits& bits, std::size_t tensor, std::uint8_t* to);
-
 }  // namespace weightwire

@@ -23,7 +23,11 @@ enum class TicketStage : std::uint8_t {
 };
 inline constexpr std::size_t kTicketStages = 7;
 
-[[nodiscard]] std::string_view NameOf(TicketStage stage);
+[[nodiscard]] constexpr std::string_view NameOf(TicketStage stage) {
+  constexpr std::array<std::string_view, kTicketStages> kNames = {
+      "queued", "spooled", "uploading", "committed", "already_published", "skipped", "failed"};
+  return kNames[static_cast<std::size_t>(stage)];
+}
 
 // A copy of what is known now.
 struct TicketStatus {

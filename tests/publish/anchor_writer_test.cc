@@ -18,6 +18,15 @@ Checkpoint CheckpointOf(const Model& model) {
   return Checkpoint::FromMemory(std::move(tensors), model.layout->aliases()).value();
 }
 
+// Writes the whole anchor, and passes the bytes sent after each step to `progress`.
+Result<KnownAnchor> WriteAnchor(AnchorWriter& writer, const std::function<void(std::uint64_t)>& progress) {
+  for (;;) {
+    WW_TRY(const bool complete, writer.Step());
+    if (progress) progress(writer.bytes_sent());
+    if (complete) return writer.anchor();
+  }
+}
+
 class AnchorWriterTest : public ::testing::Test {
  protected:
   AnchorWriterTest() : run_(Run::Open(world_.bucket).value()) {}
@@ -131,14 +140,14 @@ TEST_F(AnchorWriterTest, CarriesConfigurationAndTokenizerButNoCode) {
   std::filesystem::create_symlink("config.json", directory / "linked.json");
   std::filesystem::create_symlink("/nowhere", directory / "dangling.json");
 
-  const auto carried = FindCarriedFiles(files, directory.path(), /*carry_code=*/false);
-  ASSERT_TRUE(carried.ok()) << carried.error().message();
+  const auto extra = FindExtraFiles(files, directory.path(), /*include_code=*/false);
+  ASSERT_TRUE(extra.ok()) << extra.error().message();
   std::vector<std::string> names;
-  for (const CarriedFile& file : carried.value().files) names.push_back(file.name);
+  for (const ExtraFile& file : extra.value().files) names.push_back(file.name);
   EXPECT_EQ(names, (std::vector<std::string>{"config.json", "linked.json", "sub/more.txt", "tokenizer.json"}));
   // What might be missed is named.
-  EXPECT_EQ(carried.value().left_out.size(), 5u);
-  const auto with_code = FindCarriedFiles(files, directory.path(), /*carry_code=*/true);
+  EXPECT_EQ(extra.value().left_out.size(), 5u);
+  const auto with_code = FindExtraFiles(files, directory.path(), /*include_code=*/true);
   ASSERT_TRUE(with_code.ok()) << with_code.error().message();
   EXPECT_EQ(with_code.value().files.size(), names.size() + 3);
   EXPECT_EQ(with_code.value().left_out.size(), 2u);
@@ -146,7 +155,7 @@ TEST_F(AnchorWriterTest, CarriesConfigurationAndTokenizerButNoCode) {
   const Model model = SmallModel(1);
   const AnchorSubject subject = SubjectOf(model);
   AnchorOptions options;
-  options.carried = carried.value().files;
+  options.extra = extra.value().files;
   options.file_system = &files;
   AnchorWriter writer = WriterOf(run_, model, subject, options);
   const auto anchor = WriteAnchor(writer, {});

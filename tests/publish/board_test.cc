@@ -516,7 +516,6 @@ TEST(Board, AVerdictThatIsNotUnderstoodStopsTheRank) {
 TEST(Board, DetectsDeadRankWhileOthersSendHeartbeats) {
   World world;
   CommitterOptions committing;
-  committing.in_shards = true;
   committing.deadline = std::chrono::seconds(10);
   const weightwire::Run run = weightwire::Run::Open(world.bucket).value();
   Committer committer(run, committing, world.random, nullptr, {}, {});

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "publish/anchor_policy.h"
 #include "publish/world.h"
-#include "publish/writer_start.h"
 
 namespace weightwire::testing {
 namespace {

@@ -64,9 +64,9 @@ Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Chec
   AnchorOptions options;
   options.file_system = &files;
   if (!checkpoint.directory().empty()) {
-    WW_TRY(CarriedFiles carried, FindCarriedFiles(files, checkpoint.directory(), include_code));
-    options.carried = std::move(carried.files);
-    for (const std::string& sentence : carried.left_out) fmt::print(stderr, "weightwire: {}\n", sentence);
+    WW_TRY(ExtraFiles extra, FindExtraFiles(files, checkpoint.directory(), include_code));
+    options.extra = std::move(extra.files);
+    for (const std::string& sentence : extra.left_out) fmt::print(stderr, "weightwire: {}\n", sentence);
   }
   SystemRandom random;
   const AnchorSubject subject{

@@ -26,6 +26,7 @@
 #include "codec/digest/state.h"
 #include "publish/policy.h"
 #include "publish/publisher.h"
+#include "publish/sooner.h"
 #include "runner/follow_loop.h"
 #include "runner/init_run.h"
 #include "runner/state_directory.h"
@@ -55,8 +56,9 @@ using std::chrono::nanoseconds;
 // Runs the publisher's jobs on this thread. Retries transient errors for as long as the user allows.
 class WorkLoop {
  public:
-  WorkLoop(Publisher& publisher, const PublishOptions& options, const Clock& clock)
-      : publisher_(publisher), options_(options), clock_(clock) {}
+  WorkLoop(Publisher& publisher, const PublishOptions& options, const std::filesystem::path& state_directory,
+           const Clock& clock)
+      : publisher_(publisher), options_(options), state_directory_(state_directory), clock_(clock) {}
 
   // From now on an error of an anchor ends the loop too. It does not before, because no version waits for an anchor.
   void CountAnchors() { count_anchors_ = true; }
@@ -76,13 +78,20 @@ class WorkLoop {
     return Ok();
   }
 
+  // The same; an error says where the unsent versions are kept, if there are any.
+  template <typename Finished>
+  Status SendUntil(const Finished& finished) {
+    Status status = WorkUntil(finished);
+    if (status.ok() || publisher_.idle() || status.error().code() == ErrorCode::kMismatch) return status;
+    return Error(status.error().code(),
+                 fmt::format("{}; what is not sent yet stays in {} and goes with the next publish",
+                             status.error().message(), state_directory_.string()));
+  }
+
  private:
   [[nodiscard]] nanoseconds UntilDue() const {
     std::optional<MonotonicTime> next;
-    for (const Lane lane : kAllLanes) {
-      const auto due = publisher_.Due(lane);
-      if (due.has_value() && (!next.has_value() || *due < *next)) next = due;
-    }
+    for (const Lane lane : kAllLanes) next = Sooner(next, publisher_.Due(lane));
     return next.has_value() ? std::max(*next - clock_.Monotonic(), nanoseconds(0)) : kPublishIdlePause;
   }
 
@@ -106,6 +115,7 @@ class WorkLoop {
 
   Publisher& publisher_;
   const PublishOptions& options_;
+  const std::filesystem::path& state_directory_;
   const Clock& clock_;
   bool count_anchors_ = false;
   std::optional<nanoseconds> began_;  // when the present error began
@@ -182,29 +192,18 @@ PublisherOptions PublisherOptionsFrom(const PublishOptions& options, const Check
   publisher.anchor_percent = options.anchor_percent;
   publisher.state_directory = state_directory;
   publisher.base_in_file = true;
-  publisher.carry_code = options.include_code;
+  publisher.include_code = options.include_code;
   publisher.drop_lost_versions = options.drop_lost_versions;
-  if (!checkpoint.directory().empty()) publisher.carried_directory = checkpoint.directory();
+  if (!checkpoint.directory().empty()) publisher.extra_files = checkpoint.directory();
   publisher.anchor_files.adapter = checkpoint.files().front().name == kAdapterFileName;
   return publisher;
 }
 
-// Works until `finished`. An error says where the unsent versions are kept, if there are any.
-template <typename Finished>
-Status SendUntil(WorkLoop& work, Publisher& publisher, const std::filesystem::path& state_directory,
-                 const Finished& finished) {
-  Status status = work.WorkUntil(finished);
-  if (status.ok() || publisher.idle() || status.error().code() == ErrorCode::kMismatch) return status;
-  return Error(status.error().code(), fmt::format("{}; what is not sent yet stays in {} and goes with the next publish",
-                                                  status.error().message(), state_directory.string()));
-}
-
 // Publishes the checkpoint and waits until its version is final.
 Result<TicketStatus> PublishCheckpoint(const PublishOptions& options, const Run& run, const Checkpoint& checkpoint,
-                                       const Compute& compute, Publisher& publisher, WorkLoop& work,
-                                       const std::filesystem::path& state_directory) {
+                                       const Compute& compute, Publisher& publisher, WorkLoop& work) {
   // First sends what an earlier process has left, so that the newest version is known.
-  WW_RETURN_IF_ERROR(SendUntil(work, publisher, state_directory, [&] { return publisher.idle(); }));
+  WW_RETURN_IF_ERROR(work.SendUntil([&] { return publisher.idle(); }));
   std::uint64_t step = 0;
   if (options.step.has_value()) {
     step = *options.step;
@@ -219,7 +218,7 @@ Result<TicketStatus> PublishCheckpoint(const PublishOptions& options, const Run&
   }
   WW_CHECK(ticket.has_value());  // nothing is pending, so there is room
   const Progress progress("sending");
-  WW_RETURN_IF_ERROR(SendUntil(work, publisher, state_directory, [&] { return (*ticket)->IsFinal(); }));
+  WW_RETURN_IF_ERROR(work.SendUntil([&] { return (*ticket)->IsFinal(); }));
   const TicketStatus status = **ticket;
   if (status.stage != TicketStage::kFailed) return status;
   return status.error.value_or(Error(ErrorCode::kIo, "the version was not published"));
@@ -267,9 +266,9 @@ Status RunPublish(const PublishOptions& options, const CommandTools& tools) {
          Publisher::Open(run, PublisherOptionsFrom(options, checkpoint, state_directory), publisher_tools));
   for (const std::string& warning : publisher->status().warnings) fmt::print(stderr, "weightwire: {}\n", warning);
 
-  WorkLoop work(*publisher, options, clock);
+  WorkLoop work(*publisher, options, state_directory, clock);
   Outcome outcome;
-  WW_TRY(outcome.ticket, PublishCheckpoint(options, run, checkpoint, compute, *publisher, work, state_directory));
+  WW_TRY(outcome.ticket, PublishCheckpoint(options, run, checkpoint, compute, *publisher, work));
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   outcome.model = SizeOf(checkpoint.layout());
   outcome.bytes = outcome.ticket.bytes;
