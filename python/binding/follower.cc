@@ -25,8 +25,7 @@
 #include "forks.h"
 #include "interruptible.h"
 #include "machine.h"
-#include "runner/adopt.h"
-#include "runner/follower_id.h"
+#include "runner/mirror_follower.h"
 #include "staged.h"
 #include "store/transfer.h"
 
@@ -49,10 +48,12 @@ class Session {
     if (store.machine != nullptr) store.machine->sleeper.Stop();
   }
 
-  void Start(Target& target, const Id& id, FollowerOptions options) {
-    const Machine& machine = *store.machine;
-    follower.emplace(*run, target, id, std::move(options),
-                     FollowerTools{&machine.clock, machine.kernels, machine.pool.get()});
+  void Start(Target& target, FollowerOptions options) {
+    options.fetch_threads = TransferOptions().threads;
+    follower = std::make_unique<Follower>(*run, target, NewId(store.machine->random), std::move(options), Tools());
+  }
+  [[nodiscard]] FollowerTools Tools() const {
+    return {&store.machine->clock, store.machine->kernels, store.machine->pool.get()};
   }
 
   OpenedStore store;
@@ -61,7 +62,7 @@ class Session {
   std::unique_ptr<ArrayTarget> arrays;
   std::unique_ptr<Mirror> mirror;
   std::unique_ptr<MemoryTarget> memory;
-  std::optional<Follower> follower;
+  std::unique_ptr<Follower> follower;
 };
 
 class PyFollower {
@@ -74,7 +75,6 @@ class PyFollower {
     follower.name = nb::cast<std::string>(options["name"]);
     follower.keep_lease = nb::cast<bool>(options["keep_lease"]);
     follower.apply_at_once = false;
-    follower.fetch_threads = TransferOptions().threads;
     MirrorOptions mirror_options;
     mirror_options.adopt = nb::cast<bool>(options["adopt"]);
     mirror_options.check = nb::cast<bool>(options["check"]);
@@ -245,7 +245,7 @@ class PyFollower {
     WW_TRY(session.arrays, ArrayTarget::Make(std::move(arrays.arrays), *machine.kernels, *machine.pool));
     session.kept = std::move(arrays);
     if (adopt) WW_RETURN_IF_ERROR(AdoptByDigest(*session.run, *session.arrays));
-    session.Start(*session.arrays, NewId(session.store.machine->random), std::move(options));
+    session.Start(*session.arrays, std::move(options));
     return Ok();
   }
 
@@ -253,12 +253,9 @@ class PyFollower {
     Session& session = *session_;
     Machine& machine = *session.store.machine;
     WW_TRY(session.mirror, OpenMirror(machine.files, directory, mirror, *machine.kernels, *machine.pool));
-    if (mirror.adopt && !session.mirror->held().has_value() && !session.mirror->damage().has_value()) {
-      WW_RETURN_IF_ERROR(AdoptByDigest(*session.run, *session.mirror));
-    }
-    WW_TRY(const Id id, FollowerIdOf(machine.files, directory, machine.random));
-    if (options.name.empty()) options.name = DefaultFollowerName(directory);
-    session.Start(*session.mirror, id, std::move(options));
+    if (mirror.adopt) WW_RETURN_IF_ERROR(AdoptByDigest(*session.run, *session.mirror));
+    WW_TRY(session.follower, MakeMirrorFollower(*session.run, *session.mirror, directory, std::move(options),
+                                                session.Tools(), machine.files, machine.random));
     return Ok();
   }
 
@@ -297,8 +294,7 @@ nb::tuple Load(const std::string& url, std::optional<Version> version, std::size
       session.memory = std::make_unique<MemoryTarget>(*machine->kernels, *machine->pool);
       FollowerOptions options;
       options.keep_lease = false;
-      options.fetch_threads = TransferOptions().threads;
-      session.Start(*session.memory, NewId(machine->random), options);
+      session.Start(*session.memory, options);
       return FollowTo(*session.follower, version);
     });
     held = *session.memory->held();

@@ -31,16 +31,13 @@ Result<Followers> ReadFollowers(const Run& run, std::optional<Version> newest) {
 
 JsonOutput ToJsonOutput(const KnownFollower& follower) {
   const Lease& lease = follower.lease;
-  const auto or_null = [](const std::optional<std::uint64_t>& number) {
-    return number.has_value() ? JsonOutput(*number) : JsonOutput(nullptr);
-  };
   JsonOutput json;
   json["id"] = ToHex(lease.follower);
   json["name"] = lease.name;
-  json["holds"] = or_null(lease.holds);
-  json["behind"] = or_null(follower.behind);
-  json["needs_from"] = or_null(lease.needs_from);
-  json["needs_anchor"] = lease.needs_anchor.has_value() ? or_null(lease.needs_anchor->version) : JsonOutput(nullptr);
+  json["holds"] = OrNull(lease.holds);
+  json["behind"] = OrNull(follower.behind);
+  json["needs_from"] = OrNull(lease.needs_from);
+  json["needs_anchor"] = lease.needs_anchor.has_value() ? JsonOutput(lease.needs_anchor->version) : JsonOutput(nullptr);
   json["renewed_seconds_ago"] = follower.renewed_ago.count();
   json["lease_seconds"] = lease.seconds;
   json["alive"] = follower.alive;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 
@@ -79,6 +80,12 @@ bool InterruptGuard::WaitFor(std::chrono::nanoseconds duration) {
     static_cast<void>(::ppoll(&wake_up, 1, &limit, nullptr));
   }
   return false;
+}
+
+bool InterruptSleeper::SleepFor(std::chrono::nanoseconds duration) {
+  if (end_.has_value())
+    duration = std::min<std::chrono::nanoseconds>(duration, *end_ - std::chrono::steady_clock::now());
+  return InterruptGuard::WaitFor(duration) && !IsOver();
 }
 
 }  // namespace weightwire

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/result.h"
@@ -45,7 +46,16 @@ class InterruptGuard {
 // Waits, for as long as no signal has come to the guard that exists just now. Any thread may.
 class InterruptSleeper final : public Sleeper {
  public:
-  [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override { return InterruptGuard::WaitFor(duration); }
+  InterruptSleeper() = default;
+  // Never waits longer than this from now, all waits together.
+  explicit InterruptSleeper(std::chrono::nanoseconds at_most) : end_(std::chrono::steady_clock::now() + at_most) {}
+
+  // Returns false at the end of that time, too.
+  [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override;
+  [[nodiscard]] bool IsOver() const { return end_.has_value() && std::chrono::steady_clock::now() >= *end_; }
+
+ private:
+  std::optional<std::chrono::steady_clock::time_point> end_;
 };
 
 }  // namespace weightwire

@@ -4,11 +4,17 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace weightwire {
 
 // Keys keep the order in which they are set: the important ones first.
 using JsonOutput = nlohmann::ordered_json;
+
+template <typename T>
+[[nodiscard]] JsonOutput OrNull(const std::optional<T>& value) {
+  return value.has_value() ? JsonOutput(*value) : JsonOutput(nullptr);
+}
 
 // Bytes of a path that are no UTF-8 are replaced, as JSON cannot hold them.
 inline void PrintJson(const JsonOutput& json) {

@@ -9,18 +9,45 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "base/sha256.h"
 #include "base/threads.h"
-#include "follow/anchor_places.h"
 #include "follow/targets/target.h"
+#include "log/anchor.h"
 #include "log/run.h"
 #include "tensor/layout.h"
 
 namespace weightwire {
+
+// Where the bytes of an anchor's objects go in the files of its directory (spec/PROTOCOL.md, "Anchors"). A file that is
+// an object goes there as it is; the rows of a piece, which a rank wrote of its shards, each go to their place. So
+// nobody who loads an anchor knows whether one rank wrote it or many.
+//
+// Immutable; safe to share between threads.
+class AnchorPlaces {
+ public:
+  explicit AnchorPlaces(const AnchorManifest& manifest);
+
+  // The files of the directory, for Target::BeginLoad. One put together from pieces has no hash of its own.
+  [[nodiscard]] const std::vector<AnchorFile>& files() const { return files_; }
+
+  // Bytes of an object, by its index in the manifest's files. REQUIRES: within the object.
+  Status Write(TargetLoad& load, std::size_t object, std::uint64_t offset, std::span<const std::uint8_t> bytes) const;
+
+ private:
+  struct Object {
+    std::size_t file = 0;               // in files_, if it is one
+    std::vector<Place> places;          // otherwise; `file` counts in files_
+    std::vector<std::uint64_t> starts;  // where in the object the bytes of each place begin
+  };
+
+  std::vector<AnchorFile> files_;
+  std::vector<Object> objects_;
+};
 
 // The result of one piece.
 struct LoadedPiece {

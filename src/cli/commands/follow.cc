@@ -12,16 +12,15 @@
 #include <utility>
 
 #include "base/durations.h"
+#include "base/failure_policy.h"
 #include "base/result.h"
 #include "cli/checkpoints.h"
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
-#include "cli/exec_state.h"
+#include "cli/exec_command.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
-#include "cli/missing_run.h"
 #include "cli/options.h"
-#include "cli/shell_command.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/vllm_server.h"
@@ -29,11 +28,10 @@
 #include "follow/mirror/mirror.h"
 #include "follow/mirror/swap_mirror.h"
 #include "log/keys.h"
-#include "runner/adopt.h"
 #include "runner/follow_loop.h"
-#include "runner/follower_id.h"
+#include "runner/init_run.h"
+#include "runner/mirror_follower.h"
 #include "runner/policy.h"
-#include "store/transfer.h"
 
 namespace weightwire {
 namespace {
@@ -59,10 +57,6 @@ struct FollowOptions {
   bool json = false;
 };
 
-std::int64_t Milliseconds(std::chrono::nanoseconds duration) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-}
-
 void PrintEvent(const JsonOutput& json) {
   PrintJsonLine(json);
   std::fflush(stdout);
@@ -71,22 +65,18 @@ void PrintEvent(const JsonOutput& json) {
 void PrintEnd(const FollowOptions& options, FollowEnd end, const FollowerStatus& status) {
   const char* reason = end == FollowEnd::kReached ? "reached" : end == FollowEnd::kStopped ? "stopped" : "up to date";
   if (options.json) {
-    JsonOutput json;
-    json["event"] = "end";
-    json["reason"] = reason;
-    json["version"] = status.held.has_value() ? JsonOutput(*status.held) : JsonOutput(nullptr);
-    json["versions_applied"] = status.versions_applied;
-    json["anchors_loaded"] = status.anchors_loaded;
-    json["bytes_fetched"] = status.bytes_fetched;
-    json["detours"] = status.detours;
-    PrintEvent(json);
-    return;
-  }
-  if (!status.held.has_value()) {
+    PrintEvent({{"event", "end"},
+                {"reason", reason},
+                {"version", OrNull(status.held)},
+                {"versions_applied", status.versions_applied},
+                {"anchors_loaded", status.anchors_loaded},
+                {"bytes_fetched", status.bytes_fetched},
+                {"detours", status.detours}});
+  } else if (status.held.has_value()) {
+    fmt::print("{}: {}, with version {}\n", options.directory.string(), reason, *status.held);
+  } else {
     fmt::print("{}: {}; it holds no version yet\n", options.directory.string(), reason);
-    return;
   }
-  fmt::print("{}: {}, with version {}\n", options.directory.string(), reason, *status.held);
 }
 
 void PrintWarning(const std::string& sentence) { fmt::print(stderr, "weightwire: {}\n", sentence); }
@@ -115,15 +105,13 @@ class Reporter {
     const std::optional<Version> from = std::exchange(held_, record.version);
     line_.Erase();
     if (options_.json) {
-      JsonOutput json;
-      json["event"] = "version";
-      json["version"] = record.version;
-      json["step"] = record.step;
-      json["from"] = from.has_value() ? JsonOutput(*from) : JsonOutput(nullptr);
-      json["state"] = ToHex(record.state);
-      json["bytes_fetched"] = bytes;
-      json["milliseconds"] = Milliseconds(took);
-      PrintEvent(json);
+      PrintEvent({{"event", "version"},
+                  {"version", record.version},
+                  {"step", record.step},
+                  {"from", OrNull(from)},
+                  {"state", ToHex(record.state)},
+                  {"bytes_fetched", bytes},
+                  {"milliseconds", std::chrono::floor<std::chrono::milliseconds>(took).count()}});
       return;
     }
     const std::string skipped =
@@ -135,17 +123,11 @@ class Reporter {
 
   void Troubled(const std::optional<Error>& error) {
     line_.Erase();
-    if (options_.json) {
-      JsonOutput json;
-      json["event"] = error.has_value() ? "trouble" : "trouble_over";
-      if (error.has_value()) {
-        json["code"] = static_cast<int>(error->code());
-        json["error"] = error->message();
-      }
-      PrintEvent(json);
-      return;
-    }
-    if (error.has_value()) {
+    if (options_.json && error.has_value()) {
+      PrintEvent({{"event", "trouble"}, {"code", static_cast<int>(error->code())}, {"error", error->message()}});
+    } else if (options_.json) {
+      PrintEvent({{"event", "trouble_over"}});
+    } else if (error.has_value()) {
       fmt::print(stderr, "weightwire: {}; trying again\n", error->message());
     } else {
       fmt::print(stderr, "weightwire: it works again\n");
@@ -156,10 +138,7 @@ class Reporter {
   void Served(Version version) {
     line_.Erase();
     if (options_.json) {
-      JsonOutput json;
-      json["event"] = "served";
-      json["version"] = version;
-      PrintEvent(json);
+      PrintEvent({{"event", "served"}, {"version", version}});
       return;
     }
     fmt::print("{} serves version {}\n", *options_.vllm, version);
@@ -196,97 +175,6 @@ class Reporter {
   LiveLine line_;
 };
 
-// Runs the user's command for what the mirror holds.
-class CommandRunner {
- public:
-  CommandRunner(const FollowOptions& options, FileSystem& files, Follower& follower, const Mirror& mirror,
-                Reporter& reporter, const InterruptGuard& interrupt)
-      : options_(options),
-        files_(files),
-        follower_(follower),
-        mirror_(mirror),
-        reporter_(reporter),
-        interrupt_(interrupt) {}
-
-  // Call after each step. Runs the command for the version that an earlier start left, unless a newer one comes first.
-  // Returns what Run returns.
-  Status Stepped(FollowerStep step) {
-    const bool is_last_chance = step == FollowerStep::kUpToDate;
-    if (step != FollowerStep::kApply && !is_last_chance) return Ok();
-    if (!std::exchange(catches_up_, false) || !is_last_chance) return Ok();
-    const auto held = mirror_.held();
-    if (!held.has_value() || ExecSucceeded(files_, options_.directory, *held)) return Ok();
-    return Run();
-  }
-
-  // Returns an error only with --once. Otherwise prints it, and the next start runs the command again.
-  Status Run() {
-    if (!options_.exec.has_value()) return Ok();
-    const Held held = *mirror_.held();
-    Status ran = RunFor(held);
-    if (ran.ok()) ran = RememberExecSuccess(files_, options_.directory, held);
-    if (ran.ok() || options_.once) return ran;
-    reporter_.Warn(ran.error().message());
-    return Ok();
-  }
-
- private:
-  Status RunFor(const Held& held) {
-    std::error_code ignored;
-    const std::filesystem::path directory = options_.swap ? options_.directory / kSwapLink : options_.directory;
-    const std::map<std::string, std::string> variables = {
-        {"WEIGHTWIRE_VERSION", std::to_string(held.version)},
-        {"WEIGHTWIRE_STEP", std::to_string(held.step)},
-        {"WEIGHTWIRE_DIR", std::filesystem::absolute(directory, ignored).lexically_normal().string()}};
-    // A lease that cannot be renewed just now is tried again with everything else.
-    return RunShellCommand(*options_.exec, variables, interrupt_, [this] { static_cast<void>(follower_.KeepLease()); });
-  }
-
-  const FollowOptions& options_;
-  FileSystem& files_;
-  Follower& follower_;
-  const Mirror& mirror_;
-  Reporter& reporter_;
-  const InterruptGuard& interrupt_;
-  bool catches_up_ = true;
-};
-
-// Keeps a vLLM server at the version that the mirror holds.
-class ServerKeeper {
- public:
-  ServerKeeper(const FollowOptions& options, const Mirror& mirror, Reporter& reporter)
-      : mirror_(mirror),
-        reporter_(reporter),
-        once_(options.once),
-        directory_(options.swap ? options.directory / kSwapLink : options.directory) {
-    if (options.vllm.has_value()) server_.emplace(*options.vllm);
-  }
-
-  // Returns an error with --once, or if the server failed. Otherwise prints the error; the next call tries again.
-  Status Keep() {
-    if (!server_.has_value() || !mirror_.held().has_value()) return Ok();
-    const Held held = *mirror_.held();
-    const auto brought = server_->UpdateTo(held, directory_);
-    if (!brought.ok()) {
-      const Error& error = brought.error();
-      if (once_ || error.code() == ErrorCode::kIo) return error;
-      if (std::exchange(trouble_, error.message()) != error.message()) reporter_.Warn(error.message());
-      return Ok();
-    }
-    trouble_.clear();
-    if (brought.value()) reporter_.Served(held.version);
-    return Ok();
-  }
-
- private:
-  const Mirror& mirror_;
-  Reporter& reporter_;
-  const bool once_;
-  const std::filesystem::path directory_;
-  std::optional<VllmServer> server_;
-  std::string trouble_;
-};
-
 Status CheckOptions(const FollowOptions& options) {
   if (options.until.has_value() && options.pin.has_value()) {
     return Error(ErrorCode::kInvalidArgument, "give either --until or --pin, not both");
@@ -312,32 +200,11 @@ Result<std::unique_ptr<Mirror>> OpenMirrorFor(const FollowOptions& options, File
 
 FollowerOptions FollowerOptionsFrom(const FollowOptions& options) {
   FollowerOptions follower;
-  follower.name = options.name.value_or(DefaultFollowerName(options.directory));
+  follower.name = options.name.value_or("");
   follower.keep_lease = options.keep_lease;
   follower.every_version = options.every_version;
-  follower.fetch_threads = TransferOptions().threads;
   return follower;
 }
-
-// Waits as another sleeper does, but not beyond a deadline, if there is one.
-class DeadlineSleeper final : public Sleeper {
- public:
-  DeadlineSleeper(Sleeper& sleeper, const Clock& clock, std::optional<std::chrono::nanoseconds> from_now)
-      : sleeper_(sleeper), clock_(clock) {
-    if (from_now.has_value()) deadline_ = clock.Monotonic() + *from_now;
-  }
-  [[nodiscard]] bool IsOver() const { return deadline_.has_value() && clock_.Monotonic() >= *deadline_; }
-  [[nodiscard]] bool SleepFor(std::chrono::nanoseconds duration) override {
-    if (!deadline_.has_value()) return sleeper_.SleepFor(duration);
-    const auto left = std::max(*deadline_ - clock_.Monotonic(), std::chrono::nanoseconds(0));
-    return sleeper_.SleepFor(std::min(duration, left)) && !IsOver();
-  }
-
- private:
-  Sleeper& sleeper_;
-  const Clock& clock_;
-  std::optional<std::chrono::nanoseconds> deadline_;
-};
 
 // The version of --until did not come.
 Error TooLate(const FollowOptions& options, const std::optional<Held>& held) {
@@ -360,35 +227,53 @@ Status CheckReached(const FollowOptions& options, const FollowerStatus& status, 
   return Ok();
 }
 
-// Opens the run, makes it or waits for it. nullopt if a signal or the timeout ended the wait. Never makes a run if the
-// mirror holds a version, because then a run existed and the location may be wrong.
+// Opens the run, makes it or waits for it. nullopt if a signal or the timeout ended the wait.
 Result<std::optional<Run>> RunToFollow(const FollowOptions& options, Store& store, const Mirror& mirror,
                                        Sleeper& sleeper) {
   auto run = Run::Open(store);
   if (run.ok()) return std::optional(std::move(run).value());
   if (run.error().code() != ErrorCode::kNotFound) return run.error();
+  // A run existed when the mirror got its version, so the location may be wrong.
   if (mirror.held().has_value()) {
     return Error(ErrorCode::kNotFound, fmt::format("there is no run at {}, though {} holds version {} of one",
                                                    store.Name(), options.directory.string(), mirror.held()->version));
   }
-  MissingRunOptions missing;
-  missing.may_make = options.keep_lease;  // otherwise nothing is to be written there
-  missing.poll = options.poll;
-  return MakeOrAwaitRun(store, missing, sleeper, PrintWarning);
+  if (options.keep_lease) {  // otherwise nothing is to be written there
+    auto made = InitRun(store, /*single_writer=*/false, nullptr);
+    if (made.ok()) {
+      PrintWarning(fmt::format("there was no run at {}; made one, and waiting for its first publisher", store.Name()));
+      return std::optional(std::move(made).value());
+    }
+    // Wait for a publisher if this process may not write, or if the store cannot keep two writers apart: then the
+    // publisher must decide whether it is the only one.
+    const ErrorCode code = made.error().code();
+    if (code != ErrorCode::kRefused && code != ErrorCode::kUnsupported) return made.error();
+  }
+  PrintWarning(fmt::format("there is no run at {} yet; waiting for its first publisher", store.Name()));
+  while (sleeper.SleepFor(options.poll)) {
+    run = Run::Open(store);
+    if (run.ok()) return std::optional(std::move(run).value());
+    if (run.error().code() != ErrorCode::kNotFound && !IsTransient(run.error())) return run.error();
+  }
+  return std::optional<Run>();
 }
 
-// Moves the mirror from version to version, with the server and the command that go with it.
+// Moves the mirror from version to version, with the server of --vllm and the command of --exec.
 class Session {
  public:
-  Session(const FollowOptions& options, const CommandTools& tools, Follower& follower, Mirror& mirror,
-          Reporter& reporter, const InterruptGuard& interrupt, DeadlineSleeper& sleeper)
+  Session(const FollowOptions& options, FileSystem& files, Follower& follower, Mirror& mirror, Reporter& reporter,
+          const InterruptGuard& interrupt, InterruptSleeper& sleeper)
       : options_(options),
         follower_(follower),
         mirror_(mirror),
         reporter_(reporter),
         sleeper_(sleeper),
-        server_(options, mirror, reporter),
-        command_(options, *tools.files, follower, mirror, reporter, interrupt) {}
+        weights_(options.swap ? options.directory / kSwapLink : options.directory) {
+    if (options.vllm.has_value()) server_.emplace(*options.vllm);
+    if (options.exec.has_value()) {
+      command_.emplace(*options.exec, ExecCommand::Directories{weights_, options.directory}, files, interrupt);
+    }
+  }
 
   // Works until the options' end, a signal or an error. In any case it then syncs the mirror and gives the lease back.
   Result<FollowEnd> Work() {
@@ -402,8 +287,8 @@ class Session {
     events.troubled = [this](const std::optional<Error>& error) { reporter_.Troubled(error); };
     events.applied = [this]() -> Status {
       reporter_.Applied();
-      WW_RETURN_IF_ERROR(server_.Keep());
-      return command_.Run();
+      WW_RETURN_IF_ERROR(UpdateServer());
+      return RunCommand();
     };
     SystemRandom random;
     auto end = RunFollower(follower_, loop, {&sleeper_, &random}, events);
@@ -421,21 +306,62 @@ class Session {
   // Returns whether to continue.
   bool Stepped(FollowerStep step) {
     reporter_.Stepped(step);
-    if (step == FollowerStep::kUpToDate) served_ = server_.Keep();
-    if (served_.ok() && options_.exec.has_value()) served_ = command_.Stepped(step);
+    if (step == FollowerStep::kUpToDate) served_ = UpdateServer();
+    if (served_.ok()) served_ = CatchUpCommand(step);
     const auto held = mirror_.held();
     const bool is_too_late = sleeper_.IsOver() && (!held.has_value() || held->version < *options_.until);
     return served_.ok() && !InterruptGuard::interrupted() && !is_too_late;
+  }
+
+  // Brings the server to the version that the mirror holds. Returns an error with --once, or if the server failed.
+  // Otherwise prints the error; the next call tries again.
+  Status UpdateServer() {
+    if (!server_.has_value() || !mirror_.held().has_value()) return Ok();
+    const Held held = *mirror_.held();
+    const auto updated = server_->UpdateTo(held, weights_);
+    if (!updated.ok()) {
+      const Error& error = updated.error();
+      if (options_.once || error.code() == ErrorCode::kIo) return error;
+      if (std::exchange(server_error_, error.message()) != error.message()) reporter_.Warn(error.message());
+      return Ok();
+    }
+    server_error_.clear();
+    if (updated.value()) reporter_.Served(held.version);
+    return Ok();
+  }
+
+  // Runs the command for what the mirror holds. Returns an error only with --once. Otherwise prints it, and the next
+  // start runs the command again.
+  Status RunCommand() {
+    if (!command_.has_value()) return Ok();
+    // A lease that cannot be renewed at this moment is tried again with everything else.
+    const Status ran = command_->Run(*mirror_.held(), [this] { static_cast<void>(follower_.KeepLease()); });
+    if (ran.ok() || options_.once) return ran;
+    reporter_.Warn(ran.error().message());
+    return Ok();
+  }
+
+  // Runs the command for the version that an earlier start left without it, unless a newer version comes first.
+  Status CatchUpCommand(FollowerStep step) {
+    const bool is_up_to_date = step == FollowerStep::kUpToDate;
+    if (step != FollowerStep::kApply && !is_up_to_date) return Ok();
+    if (!std::exchange(command_may_be_due_, false) || !is_up_to_date || !command_.has_value()) return Ok();
+    const auto held = mirror_.held();
+    if (!held.has_value() || command_->HasSucceeded(*held)) return Ok();
+    return RunCommand();
   }
 
   const FollowOptions& options_;
   Follower& follower_;
   Mirror& mirror_;
   Reporter& reporter_;
-  DeadlineSleeper& sleeper_;
-  ServerKeeper server_;
-  CommandRunner command_;
-  Status served_ = Ok();  // of the server or the command
+  InterruptSleeper& sleeper_;
+  const std::filesystem::path weights_;  // what readers open
+  std::optional<VllmServer> server_;
+  std::string server_error_;  // the last one printed, until the server has been updated
+  std::optional<ExecCommand> command_;
+  bool command_may_be_due_ = true;  // for the version held at the start
+  Status served_ = Ok();            // of the server or the command
 };
 
 Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
@@ -447,9 +373,7 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
     if (!there.ok()) return there.error();
   }
   const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
-  SystemClock clock;
-  InterruptSleeper until_signal;
-  DeadlineSleeper sleeper(until_signal, clock, options.timeout);
+  InterruptSleeper sleeper = options.timeout.has_value() ? InterruptSleeper(*options.timeout) : InterruptSleeper();
   WW_TRY(const auto mirror, OpenMirrorFor(options, *tools.files, compute));
   WW_TRY(const std::optional<Run> run, RunToFollow(options, *store, *mirror, sleeper));
   if (!run.has_value()) {
@@ -457,20 +381,21 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
     PrintEnd(options, FollowEnd::kStopped, FollowerStatus());
     return Ok();
   }
-  if (options.adopt && !mirror->held().has_value() && !mirror->damage().has_value()) {
+  if (options.adopt) {
     const Progress progress("digesting what lies there");
     WW_RETURN_IF_ERROR(AdoptByDigest(*run, *mirror));
   }
+  SystemClock clock;
   SystemRandom random;
-  WW_TRY(const Id id, FollowerIdOf(*tools.files, options.directory, random));
-  Follower follower(*run, *mirror, id, FollowerOptionsFrom(options), {&clock, compute.kernels, compute.pool.get()});
-  if (options.pin.has_value()) follower.Pin(options.pin, /*back=*/true);
+  WW_TRY(const auto follower, MakeMirrorFollower(*run, *mirror, options.directory, FollowerOptionsFrom(options),
+                                                 {&clock, compute.kernels, compute.pool.get()}, *tools.files, random));
+  if (options.pin.has_value()) follower->Pin(options.pin, /*back=*/true);
 
-  Reporter reporter(options, follower, mirror->held(), clock);
+  Reporter reporter(options, *follower, mirror->held(), clock);
   if (mirror->damage().has_value()) reporter.Warn(mirror->damage()->message());
-  Session session(options, tools, follower, *mirror, reporter, interrupt, sleeper);
+  Session session(options, *tools.files, *follower, *mirror, reporter, interrupt, sleeper);
   WW_TRY(const FollowEnd end, session.Work());
-  if (end == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower.status(), *run));
+  if (end == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower->status(), *run));
   reporter.Ended(end);
   return Ok();
 }

@@ -29,7 +29,7 @@ Status RunLeases(const LeasesOptions& options, const CommandTools& tools) {
   if (options.json) {
     JsonOutput json;
     json["run"] = ToHex(opened.run.id());
-    json["newest"] = newest_version.has_value() ? JsonOutput(*newest_version) : JsonOutput(nullptr);
+    json["newest"] = OrNull(newest_version);
     json["damaged"] = followers.damaged;
     json["leases"] = JsonOutput::array();
     for (const KnownFollower& follower : followers.all) json["leases"].push_back(ToJsonOutput(follower));

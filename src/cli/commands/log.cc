@@ -232,7 +232,7 @@ Status RunLog(const LogOptions& options, const CommandTools& tools) {
     JsonOutput json;
     json["run"] = ToHex(run.id());
     json["location"] = options.run;
-    json["newest"] = newest_version.has_value() ? JsonOutput(*newest_version) : JsonOutput(nullptr);
+    json["newest"] = OrNull(newest_version);
     json["single_writer"] = run.manifest().single_writer;
     json["versions"] = JsonOutput::array();
     for (const Line& line : lines) json["versions"].push_back(ToJsonOutput(line));

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "follow/in_place/journal.h"
-#include "follow/in_place/journal_replay.h"
 #include "follow/in_place/journal_writer.h"
 #include "follow/in_place/tensor_places.h"
 

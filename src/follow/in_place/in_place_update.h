@@ -1,7 +1,7 @@
 // Changes a checkpoint in place. A crash at any moment leaves the old state, or a journal from which the new state is
 // completed.
 //
-// The journal (journal_format.h) is stored beside the weights. It is complete, durable and under its own name before
+// The journal (journal.h) is stored beside the weights. It is complete, durable and under its own name before
 // the first byte of the weights changes, and is removed once all of them are durable. FinishPendingUpdate replays it.
 //
 //   .weightwire-journal            of a directory

@@ -1,11 +1,32 @@
-// Reading a journal (journal_format.h) and writing its bits into memory. journal_replay.h brings whole files to one of
-// its two states.
+// Journals: positions with their old and new bits, of a change to files in place. This file has the format, a reader,
+// and the replay that brings whole files to one of the two states. journal_writer.h writes journals.
+//
+// The journal holds bits, not differences and not the delta itself, because a difference leads nowhere once part of its
+// base is overwritten. A replay could not know which units hold old bits and which hold new ones. With both bits of
+// every unit, the new state can be completed or the old one restored, whatever part of the change has reached the
+// files.
+//
+//   "WWJRNL03"
+//   state before, state after           32 bytes each
+//   note                                varint length, bytes: defined by the caller
+//   digests                             varint count; the tensors' digests before, then after, 16 bytes each
+//   files                               varint count; for each: varint length, name, varint size
+//   blocks                              varint size, then as many bytes, until a size of 0:
+//       varint file, byte width of a unit, varint offset of the tensor in the file, varint first unit, varint changes,
+//       a byte for each change: the gap after the previous change (at first: after the first unit), at most 255,
+//       the old units, the new units, and a varint for each byte of 255: the rest of that gap
+//   digest                              of all bytes before it, computed like a tensor's (codec/digest/digest.h)
+//
+// So a changed unit (codec/format/units.h) costs one gap, mostly of one byte, and twice its width; and the lists of a
+// staged change are copied unchanged. Writing the journal is on the critical path of every update, so it carries the
+// cheap linear digest instead of SHA-256: it must detect crash and disk damage, not tampering.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/filesystem.h"
@@ -16,6 +37,13 @@
 #include "codec/kernels/kernels.h"
 
 namespace weightwire {
+
+inline constexpr std::string_view kJournalMagic = "WWJRNL03";
+
+// A gap that does not fit into its byte.
+inline constexpr std::uint64_t kLongJournalGap = 255;
+
+inline constexpr std::uint64_t kMaxJournalNoteBytes = std::uint64_t{64} << 10;
 
 // A complete journal, its digest checked. Immutable.
 class Journal {
@@ -66,5 +94,14 @@ class Journal {
   std::vector<ChangedFile> files_;
   std::vector<Block> blocks_;
 };
+
+// Writes the journal's new bits (or its old ones, for kBack) into its files in `directory`, and returns once they are
+// durable. The journal must stay until then, because a replay that a crash stops is repeated from the start.
+//
+// Opens and checks every file before it writes the first byte. kIo means that the disk failed: replay again. After any
+// other error nothing was written: a file is missing (kNotFound), is not a regular file (kInvalidArgument), or holds
+// bits that are neither old nor new (kMismatch).
+Status ReplayJournal(FileSystem& files, const FileSystem::Path& directory, const Journal& journal,
+                     Journal::Direction direction, ThreadPool& pool);
 
 }  // namespace weightwire

@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "codec/digest/digest.h"
 #include "codec/format/units.h"
-#include "follow/in_place/journal_format.h"
+#include "follow/in_place/journal.h"
 
 namespace weightwire {
 namespace {

@@ -1,4 +1,4 @@
-// Writing a journal (journal_format.h) of a staged change.
+// Writing a journal (journal.h) of a staged change.
 #pragma once
 
 #include <cstdint>

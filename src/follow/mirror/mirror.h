@@ -4,7 +4,7 @@
 //   DIR/.weightwire/state.json     what it holds (mirror_state.h)
 //   DIR/.weightwire/follower.lock  locked by the follower that keeps the mirror
 //   DIR/.weightwire/content.lock   locked exclusively while files change; readers lock it shared (reader.h)
-//   DIR/.weightwire/journal        the last change: positions, old and new bits (follow/in_place/journal_format.h)
+//   DIR/.weightwire/journal        the last change: positions, old and new bits (follow/in_place/journal.h)
 //   DIR/.weightwire/journal.next, state.writing.json, state.written.json: for a change that is about to be written
 //   DIR/.weightwire/incoming/      loaded files, before they take their places
 //   DIR/.weightwire/replacement    the list of files that take their places (replacement.h)

@@ -10,7 +10,7 @@
 #include "codec/digest/state.h"
 #include "follow/in_place/journal.h"
 #include "follow/in_place/journal_writer.h"
-#include "follow/mirror/digest_file.h"
+#include "follow/mirror/mirror_state.h"
 #include "tensor/json.h"
 
 namespace weightwire {

@@ -22,7 +22,6 @@
 #include "codec/decode/staged_change.h"
 #include "codec/digest/digest.h"
 #include "codec/kernels/kernels.h"
-#include "follow/mirror/change_note.h"
 #include "follow/mirror/mirror.h"
 #include "follow/mirror/mirror_content.h"
 #include "follow/mirror/mirror_state.h"

@@ -7,9 +7,8 @@
 #include "base/limits.h"
 #include "codec/digest/state.h"
 #include "follow/in_place/journal.h"
-#include "follow/in_place/journal_replay.h"
-#include "follow/mirror/digest_file.h"
 #include "follow/mirror/mirror_in_place.h"
+#include "follow/mirror/mirror_state.h"
 #include "log/limits.h"
 
 namespace weightwire {

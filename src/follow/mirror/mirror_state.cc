@@ -2,14 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/bytes.h"
+#include "codec/digest/state.h"
+#include "follow/in_place/journal.h"
 
 namespace weightwire {
 namespace {
 
 constexpr std::string_view kMirrorFormat = "weightwire-mirror";
+constexpr std::string_view kNoteFormat = "weightwire-change";
+constexpr std::string_view kDigestsMagic = "WWDGST01";
 
 }  // namespace
 
@@ -97,6 +102,54 @@ Result<std::unique_ptr<FileLock>> LockFollower(FileSystem& files, const FileSyst
   if (lock.ok() || lock.error().code() != ErrorCode::kUnavailable) return lock;
   return Error(ErrorCode::kUnavailable,
                fmt::format("another follower keeps {}; a mirror has one at a time", directory.string()));
+}
+
+std::string ToJson(const ChangeNote& note) {
+  FieldsWriter before;
+  WriteHeld(before, note.before);
+  FieldsWriter after;
+  WriteHeld(after, note.after);
+  FieldsWriter out;
+  out.Text("format", kNoteFormat).Object("before", before).Object("after", after);
+  return out.Finish();
+}
+
+Result<ChangeNote> ParseChangeNote(std::string_view json) {
+  WW_TRY(const JsonValue object, ParseFields(json, kMaxJournalNoteBytes, kNoteFormat));
+  ChangeNote note;
+  WW_TRY(const JsonValue* before, object.Object("before"));
+  WW_TRY(note.before, ReadHeld(*before));
+  WW_TRY(const JsonValue* after, object.Object("after"));
+  WW_TRY(note.after, ReadHeld(*after));
+  return note;
+}
+
+Status WriteDigests(FileSystem& files, const FileSystem::Path& path, const std::vector<Digest>& digests) {
+  std::vector<std::uint8_t> bytes(kDigestsMagic.begin(), kDigestsMagic.end());
+  ByteWriter out(bytes);
+  out.Varint(digests.size());
+  for (const Digest& digest : digests) out.Bytes(digest.ToBytes());
+  return WriteDurably(files, path, bytes);
+}
+
+std::optional<std::vector<Digest>> ReadDigests(FileSystem& files, const FileSystem::Path& path, const Layout& layout,
+                                               const Sha256Digest& state) {
+  const auto bytes = files.Read(path, kDigestsMagic.size() + kMaxVarintBytes + layout.size() * kDigestBytes);
+  if (!bytes.ok()) return std::nullopt;
+  ByteReader in(bytes.value());
+  const auto magic = in.Bytes(kDigestsMagic.size());
+  if (!magic.ok() || !std::equal(kDigestsMagic.begin(), kDigestsMagic.end(), magic.value().begin()))
+    return std::nullopt;
+  const auto count = in.Varint();
+  if (!count.ok() || count.value() != layout.size()) return std::nullopt;
+  std::vector<Digest> digests;
+  for (std::size_t i = 0; i < layout.size(); ++i) {
+    const auto digest = in.Bytes(kDigestBytes);
+    if (!digest.ok()) return std::nullopt;
+    digests.push_back(Digest::FromBytes(digest.value().first<kDigestBytes>()));
+  }
+  if (!in.ExpectEnd().ok() || StateDigest(layout, digests) != state) return std::nullopt;
+  return digests;
 }
 
 }  // namespace weightwire

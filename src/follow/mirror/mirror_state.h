@@ -1,4 +1,5 @@
-// The state of a mirror, in .weightwire/state.json: for followers, for readers, and for recovery after a crash.
+// The small files in a mirror's own folder that say what it holds: for followers, for readers, and for recovery after a
+// crash. state.json is the one that counts:
 //
 //   {"format":"weightwire-mirror",
 //    "run":id, "version":number, "step":number, "record":hash, "layout":hash, "state":hash,
@@ -15,12 +16,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/filesystem.h"
 #include "base/result.h"
 #include "base/sha256.h"
+#include "codec/digest/digest.h"
 #include "follow/targets/target.h"
 #include "log/fields.h"
+#include "tensor/layout.h"
 
 namespace weightwire {
 
@@ -54,6 +58,25 @@ Result<MirrorState> ParseMirrorState(std::string_view json);
 
 // Reads the state of the mirror in that directory. kNotFound if there is none.
 Result<MirrorState> ReadMirrorState(FileSystem& files, const FileSystem::Path& directory);
+
+// The versions before and after the change in the journal, as the text of the journal's note.
+struct ChangeNote {
+  Held before;
+  Held after;
+};
+
+[[nodiscard]] std::string ToJson(const ChangeNote& note);
+Result<ChangeNote> ParseChangeNote(std::string_view json);
+
+// The digests of a state's tensors, kept beside the weights so that a restart need not read them: "WWDGST01", varint
+// count, 16 bytes each. The state digest is computed from them and the layout, so a damaged file is noticed.
+//
+// Returns once they are durable.
+Status WriteDigests(FileSystem& files, const FileSystem::Path& path, const std::vector<Digest>& digests);
+
+// Returns nullopt if the file is missing, or its digests do not give that state.
+[[nodiscard]] std::optional<std::vector<Digest>> ReadDigests(FileSystem& files, const FileSystem::Path& path,
+                                                             const Layout& layout, const Sha256Digest& state);
 
 // The mirror's own folder, next to the checkpoint, and names in it. mirror.h lists them.
 inline constexpr std::string_view kMirrorFolder = ".weightwire";

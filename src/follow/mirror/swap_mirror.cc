@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "follow/mirror/clone_mirror.h"
+#include "base/limits.h"
 #include "follow/mirror/mirror_state.h"
 #include "follow/mirror/replacement.h"
 
@@ -28,6 +28,36 @@ std::optional<std::uint64_t> NumberOf(std::string_view name) {
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
   if (error != std::errc() || end != name.data() + name.size() || std::to_string(number) != name) return std::nullopt;
   return number;
+}
+
+// True for the files in the mirror's own folder that describe the version held.
+bool IsCopied(const std::string& name) {
+  return name == kStateFile || name == kMirrorFilesFile || name.starts_with("layout.") || name.starts_with("digests.");
+}
+
+// Clones the files of a mirror that no process changes into the empty directory `to`, and makes all of it durable
+// except the name of `to`. The clone holds the same version. Of the mirror's own folder it gets what describes that
+// version, and nothing that belongs to a change, such as a journal. Where the file system shares blocks (reflinks),
+// this costs little.
+Status CloneMirror(FileSystem& files, const Path& from, const Path& to, int depth = 0) {
+  if (depth > kMaxDirectoryDepth) {
+    return Error(ErrorCode::kLimit, fmt::format("cannot copy {}: its folders are nested too deep", from.string()));
+  }
+  const bool is_own = from.filename() == kMirrorFolder;
+  WW_TRY(const std::vector<std::string> names, files.List(from));
+  for (const std::string& name : names) {
+    if (is_own && !IsCopied(name)) continue;
+    WW_TRY(const std::optional<FileInfo> info, files.Stat(from / name));
+    if (!info.has_value()) continue;
+    if (info->kind == FileKind::kDirectory) {
+      WW_RETURN_IF_ERROR(files.MakeDirectory(to / name));
+      WW_RETURN_IF_ERROR(CloneMirror(files, from / name, to / name, depth + 1));
+    } else if (info->kind == FileKind::kFile) {
+      WW_TRY(const std::unique_ptr<NewFile> copy, files.Clone(from / name, to / name));
+      WW_RETURN_IF_ERROR(copy->Sync());
+    }
+  }
+  return files.SyncDirectory(to);
 }
 
 class SwapMirror final : public Mirror {

@@ -5,7 +5,7 @@
 //   DIR/.weightwire/swap           marks DIR as a swap mirror
 //   DIR/.weightwire/follower.lock  locked by the follower that keeps it
 //
-// Each version gets a copy of its own: clone the files of the current copy (clone_mirror.h), write the change there,
+// Each version gets a copy of its own: clone the files of the current copy, write the change there,
 // make all of it durable, then replace the link. The previous copy stays until the next version is begun. So a reader
 // that has opened the directory behind the link reads one version, and no file changes while it reads. If it reads for
 // longer than a version lasts, files that it has open stay, and others are deleted. Readers need no lock.

@@ -1,4 +1,4 @@
-#include "cli/shell_command.h"
+#include "cli/exec_command.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -7,19 +7,33 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <map>
 #include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "cli/policy.h"
+#include "follow/mirror/mirror_state.h"
 
 extern "C" char** environ;
 
 namespace weightwire {
 namespace {
+
+// Names the version for which the command last succeeded.
+constexpr std::string_view kSuccessFile = "told";
+constexpr std::uint64_t kMaxSuccessBytes = 256;
+
+// The number is for people. The hash names the version, also after the mirror was loaded again from a different run.
+std::string SuccessText(const Held& held) {
+  return fmt::format("version {} {}\n", held.version, ToHex(held.record_hash));
+}
 
 std::vector<std::string> EnvironmentWith(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> all;
@@ -35,8 +49,7 @@ Error CannotRun(const std::string& command, int error) {
   return {ErrorCode::kIo, fmt::format("cannot run '{}': {}", command, std::strerror(error))};
 }
 
-}  // namespace
-
+// Runs a command line by the shell, with these variables in its environment, and waits for its end.
 Status RunShellCommand(const std::string& command, const std::map<std::string, std::string>& variables,
                        const InterruptGuard& interrupt, const std::function<void()>& meanwhile) {
   std::vector<std::string> texts = EnvironmentWith(variables);
@@ -76,6 +89,27 @@ Status RunShellCommand(const std::string& command, const std::map<std::string, s
     return Error(ErrorCode::kIo, fmt::format("'{}' ended with status {}", command, WEXITSTATUS(status)));
   }
   return Error(ErrorCode::kIo, fmt::format("'{}' was ended by signal {}", command, WTERMSIG(status)));
+}
+
+}  // namespace
+
+ExecCommand::ExecCommand(std::string command, Directories directories, FileSystem& files,
+                         const InterruptGuard& interrupt)
+    : command_(std::move(command)), directories_(std::move(directories)), files_(files), interrupt_(interrupt) {}
+
+Status ExecCommand::Run(const Held& held, const std::function<void()>& meanwhile) {
+  std::error_code ignored;
+  const std::map<std::string, std::string> variables = {
+      {"WEIGHTWIRE_VERSION", std::to_string(held.version)},
+      {"WEIGHTWIRE_STEP", std::to_string(held.step)},
+      {"WEIGHTWIRE_DIR", std::filesystem::absolute(directories_.weights, ignored).lexically_normal().string()}};
+  WW_RETURN_IF_ERROR(RunShellCommand(command_, variables, interrupt_, meanwhile));
+  return WriteDurably(files_, directories_.mirror / kMirrorFolder / kSuccessFile, SuccessText(held));
+}
+
+bool ExecCommand::HasSucceeded(const Held& held) const {
+  const auto there = files_.Read(directories_.mirror / kMirrorFolder / kSuccessFile, kMaxSuccessBytes);
+  return there.ok() && std::ranges::equal(there.value(), SuccessText(held));
 }
 
 }  // namespace weightwire
