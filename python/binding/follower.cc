@@ -141,7 +141,7 @@ class PyFollower {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
     if (Open().HasStaged()) OkOrRaise(session_->follower->Apply());
-    if (session_->arrays != nullptr && session_->arrays->waits_for_place()) OkOrRaise(session_->arrays->Place());
+    if (session_->arrays != nullptr && session_->arrays->waits_for_copy()) OkOrRaise(session_->arrays->CopyToArrays());
   }
 
   void Undo() {
@@ -235,7 +235,7 @@ class PyFollower {
   void Note() {
     const std::lock_guard lock(known_mutex_);
     known_ = {session_->follower->status(),
-              session_->arrays != nullptr ? session_->arrays->placed() : TargetOf().held(),
+              session_->arrays != nullptr ? session_->arrays->held_by_arrays() : TargetOf().held(),
               session_->store.counts->Counts()};
   }
 
@@ -267,7 +267,7 @@ class PyFollower {
     return session_->arrays != nullptr ? static_cast<Target&>(*session_->arrays) : *session_->mirror;
   }
   [[nodiscard]] bool HasUpdate() const {
-    return session_->follower->HasStaged() || (session_->arrays != nullptr && session_->arrays->waits_for_place());
+    return session_->follower->HasStaged() || (session_->arrays != nullptr && session_->arrays->waits_for_copy());
   }
 
   std::mutex mutex_;  // one thread at a time in the follower

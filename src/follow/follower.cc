@@ -167,9 +167,9 @@ FollowerStep Follower::PlanFor(KnownRecord goal) {
 Result<FollowerStep> Follower::Plan() {
   // Staged versions cost no more bytes, so they count as held.
   const KnownRecord* last = has_foreign_writes_ ? nullptr : Last();
-  std::optional<HeldVersion> held;
+  std::optional<DeltaStart> held;
   if (last != nullptr && last->record.version <= goal_->record.version) {
-    held = HeldVersion{last->record.version, last->record.delta_bytes};
+    held = DeltaStart{last->record.version, last->record.delta_bytes};
   }
   anchor_.reset();
   auto plan = PlanFetch(run_, goal_->record, held, AvoidNow());

@@ -13,7 +13,7 @@ namespace {
 // Anchors that are weighed, newest first. All of a run have about the same size, and an older one needs more deltas.
 constexpr std::size_t kAnchorsLookedAt = 8;
 
-std::optional<FetchPlan> ByDeltas(const Record& target, const HeldVersion& held, const Avoid& avoid) {
+std::optional<FetchPlan> ByDeltas(const Record& target, const DeltaStart& held, const Avoid& avoid) {
   if (held.version > target.version || held.version < target.chain) return std::nullopt;
   if (held.delta_bytes > target.delta_bytes || !avoid.Allows(held.version, target.version)) return std::nullopt;
   return FetchPlan{std::nullopt, held.version, target.version, target.delta_bytes - held.delta_bytes};
@@ -21,7 +21,7 @@ std::optional<FetchPlan> ByDeltas(const Record& target, const HeldVersion& held,
 
 }  // namespace
 
-std::optional<FetchPlan> CheapestPlan(const Record& target, const std::optional<HeldVersion>& held,
+std::optional<FetchPlan> CheapestPlan(const Record& target, const std::optional<DeltaStart>& held,
                                       std::span<const KnownAnchor> anchors, const Avoid& avoid) {
   std::optional<FetchPlan> best;
   if (held.has_value()) best = ByDeltas(target, *held, avoid);
@@ -39,7 +39,7 @@ std::optional<FetchPlan> CheapestPlan(const Record& target, const std::optional<
   return best;
 }
 
-Result<FetchPlan> PlanFetch(const Run& run, const Record& target, const std::optional<HeldVersion>& held,
+Result<FetchPlan> PlanFetch(const Run& run, const Record& target, const std::optional<DeltaStart>& held,
                             const Avoid& avoid) {
   std::optional<FetchPlan> plan = CheapestPlan(target, held, {}, avoid);
   // A plan by deltas that costs less than any anchor alone needs no request.

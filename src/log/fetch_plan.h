@@ -14,8 +14,8 @@
 
 namespace weightwire {
 
-// A version that is held, as far as planning needs to know.
-struct HeldVersion {
+// A version that deltas start from: the one held, or an anchor's.
+struct DeltaStart {
   Version version = 0;
   std::uint64_t delta_bytes = 0;  // of its record
 };
@@ -40,12 +40,12 @@ struct Avoid {
 };
 
 // Chooses among the version held, if any, and the anchors given. nullopt if none of them leads to the target. Pure.
-[[nodiscard]] std::optional<FetchPlan> CheapestPlan(const Record& target, const std::optional<HeldVersion>& held,
+[[nodiscard]] std::optional<FetchPlan> CheapestPlan(const Record& target, const std::optional<DeltaStart>& held,
                                                     std::span<const KnownAnchor> anchors, const Avoid& avoid);
 
 // Finds the cheapest plan in the store. Reads anchors only if the deltas are missing or cost more than the newest
 // anchor does. kNotFound if no plan leads to the target.
-Result<FetchPlan> PlanFetch(const Run& run, const Record& target, const std::optional<HeldVersion>& held,
+Result<FetchPlan> PlanFetch(const Run& run, const Record& target, const std::optional<DeltaStart>& held,
                             const Avoid& avoid);
 
 }  // namespace weightwire

@@ -73,7 +73,7 @@ class JsonBuilder {
         break;
     }
     const bool opens = event.kind == Event::kStartObject || event.kind == Event::kStartArray;
-    WW_TRY(JsonValue * place, Place(std::move(value)));
+    WW_TRY(JsonValue * place, AddValue(std::move(value)));
     if (opens) open_.push_back(place);
     return Ok();
   }
@@ -82,7 +82,7 @@ class JsonBuilder {
 
  private:
   // A value's own place does not move while it is open: only its members come and go.
-  Result<JsonValue*> Place(JsonValue value) {
+  Result<JsonValue*> AddValue(JsonValue value) {
     if (open_.empty()) {
       root = std::move(value);
       return &root;

@@ -43,10 +43,10 @@ class ArrayTargetTest : public testing::Test {
     if (follower_->HasStaged()) {
       ASSERT_TRUE(follower_->Apply().ok());
     }
-    if (target_->waits_for_place()) {
-      ASSERT_TRUE(target_->Place().ok());
+    if (target_->waits_for_copy()) {
+      ASSERT_TRUE(target_->CopyToArrays().ok());
     }
-    ASSERT_EQ(target_->placed()->version, version);
+    ASSERT_EQ(target_->held_by_arrays()->version, version);
     EXPECT_EQ(memory_, maker_.states()[version].tensors);
     EXPECT_TRUE(target_->CheckArrays().ok());
   }
@@ -60,15 +60,15 @@ class ArrayTargetTest : public testing::Test {
   std::optional<Follower> follower_;
 };
 
-TEST_F(ArrayTargetTest, ArraysChangeOnlyWhenALoadedVersionIsPlaced) {
+TEST_F(ArrayTargetTest, ArraysChangeOnlyWhenALoadedVersionIsCopied) {
   maker_.Publish();
   MakeTarget();
   const auto before = memory_;
   ASSERT_TRUE(StepOn().ok());
   ASSERT_TRUE(follower_->Apply().ok());  // over what is loaded
   EXPECT_EQ(memory_, before);
-  EXPECT_TRUE(target_->waits_for_place());
-  EXPECT_FALSE(target_->placed().has_value());
+  EXPECT_TRUE(target_->waits_for_copy());
+  EXPECT_FALSE(target_->held_by_arrays().has_value());
   EXPECT_EQ(target_->held()->version, 1);
   FollowTo(1);
 }
@@ -85,7 +85,7 @@ TEST_F(ArrayTargetTest, ChangesAreAppliedAndTakenBackInPlace) {
   EXPECT_EQ(target_->Undo().error().code(), ErrorCode::kInvalidArgument);
 }
 
-TEST_F(ArrayTargetTest, APlacedVersionIsTakenBackToTheOneBefore) {
+TEST_F(ArrayTargetTest, ACopiedVersionIsTakenBackToTheOneBefore) {
   MakeTarget();
   FollowTo(0);
   maker_.Publish(/*rebase=*/true);
@@ -95,7 +95,7 @@ TEST_F(ArrayTargetTest, APlacedVersionIsTakenBackToTheOneBefore) {
   EXPECT_EQ(target_->held()->version, 0);
 }
 
-TEST_F(ArrayTargetTest, TheFirstPlacedVersionCannotBeTakenBack) {
+TEST_F(ArrayTargetTest, TheFirstCopiedVersionCannotBeTakenBack) {
   MakeTarget();
   FollowTo(0);
   EXPECT_EQ(target_->Undo().error().code(), ErrorCode::kInvalidArgument);

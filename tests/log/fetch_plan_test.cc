@@ -17,7 +17,7 @@ using namespace weightwire::testing;
 
 struct Scene {
   Record target;
-  std::optional<HeldVersion> held;
+  std::optional<DeltaStart> held;
   Avoid avoid;
 };
 
@@ -38,7 +38,7 @@ Scene AnyScene(History& history) {
   scene.target = history.at(random.Below(2) == 0 ? versions - 1 : random.Below(versions));
   if (random.Below(3) != 0) {
     const Version held = random.Below(versions);
-    scene.held = HeldVersion{held, history.at(held).delta_bytes};
+    scene.held = DeltaStart{held, history.at(held).delta_bytes};
   }
   for (std::uint64_t gone = random.Below(4); gone > 0; --gone) scene.avoid.deltas.insert(random.Below(versions));
   for (const KnownAnchor& anchor : history.anchors()) {
@@ -126,7 +126,7 @@ class PlanTest : public ::testing::Test {
     for (int i = 0; i < 20; ++i) history_.Add({100});
   }
 
-  [[nodiscard]] HeldVersion Held(Version version) const { return {version, history_.at(version).delta_bytes}; }
+  [[nodiscard]] DeltaStart Held(Version version) const { return {version, history_.at(version).delta_bytes}; }
 
   ManualClock clock_;
   MemoryStore memory_{&clock_};

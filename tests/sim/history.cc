@@ -41,7 +41,7 @@ HistoryOutcome RunHistory(const HistoryOptions& options) {
     publishers.push_back(machine.get());
     world.Add(std::move(machine));
   }
-  const std::vector<HeldVersion> held = AddFollowers(world, bucket, oracle, plan, options.planted);
+  const std::vector<FollowerVersion> held = AddFollowers(world, bucket, oracle, plan, options.planted);
   AddGc(world, bucket, plan, std::chrono::seconds(300), options.planted);
 
   for (int i = 0; i < kWildSteps && !world.violation().has_value(); ++i) world.RunOne();

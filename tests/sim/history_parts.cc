@@ -25,9 +25,9 @@ FaultRates RatesOf(Random& random) {
   return rates;
 }
 
-std::vector<HeldVersion> AddFollowers(World& world, Bucket& bucket, Oracle& oracle, Random& plan,
-                                      const Planted& planted) {
-  std::vector<HeldVersion> held;
+std::vector<FollowerVersion> AddFollowers(World& world, Bucket& bucket, Oracle& oracle, Random& plan,
+                                          const Planted& planted) {
+  std::vector<FollowerVersion> held;
   const std::uint64_t follower_count = 1 + plan.Below(3);
   for (std::uint64_t i = 0; i < follower_count; ++i) {
     FollowerOptions follower;
@@ -74,7 +74,7 @@ void AddGc(World& world, Bucket& bucket, Random& plan, std::chrono::seconds grac
   world.Add(std::make_unique<GcMachine>(world, bucket, "gc", gc, planted));
 }
 
-bool AllArrived(const std::vector<HeldVersion>& held, const Oracle& oracle) {
+bool AllArrived(const std::vector<FollowerVersion>& held, const Oracle& oracle) {
   return oracle.version_count() != 0 && std::all_of(held.begin(), held.end(), [&](const auto& version) {
            return version() == oracle.version_count() - 1;
          });

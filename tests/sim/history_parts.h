@@ -16,10 +16,11 @@ namespace weightwire::sim {
 // Histories differ in what goes wrong how often: rare faults let a history get far, frequent ones pile up.
 FaultRates RatesOf(Random& random);
 
-// Followers, as the plan says. What each of them holds, to be asked at any time while the world lives.
-using HeldVersion = std::function<std::optional<Version>()>;
-std::vector<HeldVersion> AddFollowers(World& world, Bucket& bucket, Oracle& oracle, Random& plan,
-                                      const Planted& planted);
+// Adds followers, as the plan says. Returns for each a function that returns the version that it holds, while the world
+// lives.
+using FollowerVersion = std::function<std::optional<Version>()>;
+std::vector<FollowerVersion> AddFollowers(World& world, Bucket& bucket, Oracle& oracle, Random& plan,
+                                          const Planted& planted);
 
 // The store that a publisher sees, if a bug is planted in it.
 std::unique_ptr<Store> WithFault(std::unique_ptr<Store> store, PublisherFault fault);
@@ -28,6 +29,6 @@ std::unique_ptr<Store> WithFault(std::unique_ptr<Store> store, PublisherFault fa
 void AddGc(World& world, Bucket& bucket, Random& plan, std::chrono::seconds grace, const Planted& planted);
 
 // Whether all hold the newest version, and there is one.
-[[nodiscard]] bool AllArrived(const std::vector<HeldVersion>& held, const Oracle& oracle);
+[[nodiscard]] bool AllArrived(const std::vector<FollowerVersion>& held, const Oracle& oracle);
 
 }  // namespace weightwire::sim

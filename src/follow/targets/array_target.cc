@@ -113,7 +113,7 @@ Result<StateView> ArrayTarget::View() {
   return StateView(state_.layout, std::move(tensors), state_.digests);
 }
 
-Status ArrayTarget::Place() {
+Status ArrayTarget::CopyToArrays() {
   WW_CHECK(loaded_ != nullptr);
   const Layout& layout = loaded_->layout();
   WW_TRY(Places places, Match(layout));
@@ -166,7 +166,7 @@ Status ArrayTarget::Undo() {
       for (const auto& place : places_[tensor.tensor()]) tensor.Undo(place);
     }
   } else {
-    // Place had the same arrays, in the order of the layout it brought.
+    // CopyToArrays had the same arrays, in the order of the layout it brought.
     for (std::size_t i = 0; i < places_.size(); ++i) {
       for (const auto& place : places_[i]) std::ranges::copy(bits_before_[i], place.begin());
     }

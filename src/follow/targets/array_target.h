@@ -1,7 +1,8 @@
 // A target that is somebody else's arrays: a state dict, or whatever holds a model's tensors in host memory.
 //
-// The arrays hold one version and change only in Apply, Undo and Place. An anchor is loaded beside them, into memory of
-// its own; from then on the target shows that version, but the arrays get it only when Place is called.
+// The arrays hold one version and change only in Apply, Undo and CopyToArrays. An anchor is loaded beside them, into
+// memory of its own; from then on the target shows that version, but the arrays get it only when CopyToArrays is
+// called.
 //
 // The arrays' owner must leave them as they are, except through the target. CheckArrays finds out.
 //
@@ -42,20 +43,20 @@ class ArrayTarget final : public Target {
   Status Adopt(const Held& held, const Layout& layout);
 
   // A loaded version is not in the arrays yet.
-  [[nodiscard]] bool waits_for_place() const { return loaded_ != nullptr; }
+  [[nodiscard]] bool waits_for_copy() const { return loaded_ != nullptr; }
   // What the arrays themselves hold.
-  [[nodiscard]] const std::optional<Held>& placed() const { return state_.held; }
-  // Writes it there. kMismatch, and nothing is written, when the arrays are not of its layout.
-  Status Place();
+  [[nodiscard]] const std::optional<Held>& held_by_arrays() const { return state_.held; }
+  // Copies it there. kMismatch, and nothing is written, when the arrays are not of its layout.
+  Status CopyToArrays();
 
   // Digests the arrays anew: kCorrupt if they are not what they should be. REQUIRES: held(), nothing waits.
   Status CheckArrays();
 
   [[nodiscard]] const std::optional<Held>& held() const override;
   [[nodiscard]] Result<StateView> View() override;
-  // Into the loaded version while it waits for Place, so that the arrays change once.
+  // Into the loaded version while it waits for CopyToArrays, so that the arrays change once.
   Status Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) override;
-  // Takes back Apply, or Place unless it was the first.
+  // Takes back Apply, or CopyToArrays unless it was the first.
   Status Undo() override;
   Result<std::unique_ptr<TargetLoad>> BeginLoad(std::span<const AnchorFile> files) override;
 
@@ -81,9 +82,9 @@ class ArrayTarget final : public Target {
 
   State state_;  // what the arrays hold
   Places places_;
-  std::unique_ptr<MemoryTarget> loaded_;  // what waits for Place
+  std::unique_ptr<MemoryTarget> loaded_;  // what waits for CopyToArrays
 
-  // The way back: the last change, or what the arrays held before the last Place, tensor by tensor.
+  // The way back: the last change, or what the arrays held before the last CopyToArrays, tensor by tensor.
   State before_;
   std::shared_ptr<const StagedChange> last_change_;
   std::vector<std::vector<std::uint8_t>> bits_before_;

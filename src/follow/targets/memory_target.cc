@@ -43,7 +43,7 @@ class MemoryLoad final : public TargetLoad {
     state.tensors.resize(layout.size());
     for (std::size_t i = 0; i < files_.size(); ++i) {
       if (files_[i]->empty()) continue;
-      WW_RETURN_IF_ERROR(Place(i, layout, state));
+      WW_RETURN_IF_ERROR(AddTensorsOf(i, layout, state));
     }
     std::vector<std::span<const std::uint8_t>> tensors;
     for (std::size_t i = 0; i < layout.size(); ++i) {
@@ -71,7 +71,7 @@ class MemoryLoad final : public TargetLoad {
 
  private:
   // Finds the tensors of a file among those of the layout.
-  Status Place(std::size_t file, const Layout& layout, MemoryTarget::State& state) {
+  Status AddTensorsOf(std::size_t file, const Layout& layout, MemoryTarget::State& state) {
     auto view = SafetensorsView::Parse(*files_[file]);
     if (!view.ok()) return view.error().In(fmt::format("{} of the anchor", names_[file]));
     for (const TensorView& tensor : view.value().tensors()) {

@@ -91,7 +91,7 @@ class FileStore::FileUpload final : public Upload {
 
   Status Finish() override {
     if (const int error = Flush(file_); error != 0) return store_->Failure("write", key_, error);
-    return store_->Place(temporary_, key_);
+    return store_->RenameTo(temporary_, key_);
   }
 
   Status Abort() override {
@@ -242,7 +242,7 @@ int FileStore::FlushNames(std::string_view key) const {
   return 0;
 }
 
-Status FileStore::Place(const std::filesystem::path& temporary, std::string_view key) {
+Status FileStore::RenameTo(const std::filesystem::path& temporary, std::string_view key) {
   const std::filesystem::path path = root_ / key;
   int error = ENOENT;
   for (int attempt = 0; error == ENOENT && attempt < kPlaceAttempts; ++attempt) {
@@ -258,7 +258,7 @@ Status FileStore::Place(const std::filesystem::path& temporary, std::string_view
   return Ok();
 }
 
-Result<PutOutcome> FileStore::PlaceIfAbsent(const std::filesystem::path& temporary, std::string_view key) {
+Result<PutOutcome> FileStore::LinkIfAbsent(const std::filesystem::path& temporary, std::string_view key) {
   const std::filesystem::path path = root_ / key;
   int error = ENOENT;
   for (int attempt = 0; error == ENOENT && attempt < kPlaceAttempts; ++attempt) {
@@ -301,7 +301,7 @@ Status FileStore::DoPut(std::string_view key, std::span<const std::uint8_t> byte
   const Unlinker unlinker(temporary);
   if (const int error = WriteDurably(temporary, bytes); error != 0) return Failure("write", key, error);
   RemoveOldTemporariesOnce(temporary);
-  return Place(temporary, key);
+  return RenameTo(temporary, key);
 }
 
 Result<PutOutcome> FileStore::DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) {
@@ -309,7 +309,7 @@ Result<PutOutcome> FileStore::DoPutIfAbsent(std::string_view key, std::span<cons
   const Unlinker unlinker(temporary);
   if (const int error = WriteDurably(temporary, bytes); error != 0) return Failure("create", key, error);
   RemoveOldTemporariesOnce(temporary);
-  return PlaceIfAbsent(temporary, key);
+  return LinkIfAbsent(temporary, key);
 }
 
 Result<std::unique_ptr<Upload>> FileStore::DoStartUpload(std::string_view key, std::uint64_t size_bytes) {

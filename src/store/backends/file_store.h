@@ -63,8 +63,8 @@ class FileStore final : public Store {
   // "cannot DOING KEY in NAME: reason", with the code that fits.
   [[nodiscard]] Error Failure(const char* doing, std::string_view key, int error) const;
   // Gives the temporary file its name, in a directory that is made if need be, and flushes that.
-  Status Place(const std::filesystem::path& temporary, std::string_view key);
-  Result<PutOutcome> PlaceIfAbsent(const std::filesystem::path& temporary, std::string_view key);
+  Status RenameTo(const std::filesystem::path& temporary, std::string_view key);
+  Result<PutOutcome> LinkIfAbsent(const std::filesystem::path& temporary, std::string_view key);
   [[nodiscard]] int FlushNames(std::string_view key) const;
 
   const std::filesystem::path root_;
