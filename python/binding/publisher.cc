@@ -137,19 +137,10 @@ class Session {
     return runner;
   }
 
-  // One thread at a time publishes; the others wait here, open to Ctrl-C.
-  [[nodiscard]] std::unique_lock<std::timed_mutex> TakeTurn() {
-    std::unique_lock turn(publishing_, std::defer_lock);
-    while (!turn.try_lock_for(kPatience)) CheckSignals();
-    return turn;
-  }
-  // Waits for its turn and for room, then publishes.
+  // Ctrl-C ends a wait for room. REQUIRES: one thread at a time calls this and the runner's Refuse, as the package
+  // does.
   Result<Ticket> Publish(const StateBits& bits, std::uint64_t step) {
-    const std::shared_ptr<PublisherRunner> runner = OpenRunner();
-    const auto turn = TakeTurn();
-    // The runner's own wait for room cannot be interrupted.
-    WaitUntil(std::nullopt, [&](nanoseconds slice) { return runner->WaitForRoom(slice); });
-    return runner->Publish(bits, step);
+    return OpenRunner()->Publish(bits, step, CheckSignals);
   }
 
   // Frees memory and the state directory's lock, even if tickets are kept.
@@ -201,7 +192,6 @@ class Session {
  private:
   OpenedStore store_;
   std::optional<Run> run_;
-  std::timed_mutex publishing_;
   std::mutex closing_;
   mutable std::mutex mutex_;  // the rest
   std::shared_ptr<PublisherRunner> runner_;
@@ -291,10 +281,7 @@ class PyRankPublisher final : public PyPublisher {
   }
 
   void Refuse(std::uint64_t step, const std::string& why) {
-    WithRunner([&](PublisherRunner& runner) {
-      const auto turn = session().TakeTurn();
-      runner.Refuse(step, {ErrorCode::kInvalidArgument, why});
-    });
+    WithRunner([&](PublisherRunner& runner) { runner.Refuse(step, {ErrorCode::kInvalidArgument, why}); });
   }
 
   // (messages to put, keys of messages to deliver, keys to remove). The first and the last are returned again until

@@ -157,7 +157,8 @@ class Publisher:
         self._step = -1
         self._session = PublisherSession(os.fspath(run), options)
         # One thread at a time publishes, from reading the weights on, so that steps are numbered in the order in which
-        # the core gets them. The core has a lock of its own, because a background read calls it from its own thread.
+        # the core gets them. A background read calls the core after this lock is released, and the next call of publish
+        # waits for it. The core relies on both.
         self._publishing = threading.Lock()
         self._logged_trouble: str | None = None
         for warning in self.stats.warnings:

@@ -6,6 +6,12 @@
 #include "store/transfer.h"
 
 namespace weightwire {
+namespace {
+
+// How often a wait for room calls `while_waiting`.
+constexpr std::chrono::milliseconds kWaitSlice{50};
+
+}  // namespace
 
 Result<std::unique_ptr<PublisherRunner>> PublisherRunner::Open(Run run, PublisherOptions options, PublisherTools tools,
                                                                std::string_view start) {
@@ -52,7 +58,8 @@ void PublisherRunner::StopThreads() {
   }
 }
 
-Result<Ticket> PublisherRunner::Publish(const StateBits& bits, std::uint64_t step) {
+Result<Ticket> PublisherRunner::Publish(const StateBits& bits, std::uint64_t step,
+                                        const std::function<void()>& while_waiting) {
   Lock lock(mutex_);
   for (bool until_empty = false;;) {
     const Admission admission = publisher_->Admit();
@@ -65,7 +72,10 @@ Result<Ticket> PublisherRunner::Publish(const StateBits& bits, std::uint64_t ste
     if (admission.full || (until_empty && !admission.empty)) {
       if (publisher_->skips_when_full()) return publisher_->Skip(step);
       if (stop_) return Error(ErrorCode::kUnavailable, "cannot publish: the publisher is being stopped");
-      changed_.wait(lock);
+      changed_.wait_for(lock, kWaitSlice);
+      lock.unlock();
+      if (while_waiting != nullptr) while_waiting();
+      lock.lock();
       continue;
     }
     lock.unlock();
@@ -82,17 +92,6 @@ Result<Ticket> PublisherRunner::Publish(const StateBits& bits, std::uint64_t ste
     changed_.notify_all();
     return ticket;
   }
-}
-
-bool PublisherRunner::WaitForRoom(std::chrono::nanoseconds at_most) const {
-  Lock lock(mutex_);
-  const auto has_room = [&] {
-    const Admission admission = publisher_->Admit();
-    return stop_ || !admission.full || admission.stopped.has_value() || admission.disconnected.has_value() ||
-           publisher_->skips_when_full();
-  };
-  WaitFor(lock, at_most, has_room);
-  return has_room();
 }
 
 TicketStatus PublisherRunner::Look(const Ticket& ticket) const {

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,9 +44,9 @@ class PublisherRunner {
   // for room, unless the publisher skips then. If the base is lost, it also waits until nothing is in flight, and
   // downloads the newest version (publish/version_maker.h). kMismatch once another writer has won. With ranks an error
   // means that the call has failed on all of them.
-  Result<Ticket> Publish(const StateBits& bits, std::uint64_t step);
-  // Waits until Publish would not wait for room. Returns false on timeout.
-  bool WaitForRoom(std::chrono::nanoseconds at_most) const;
+  // While it waits it calls `while_waiting`, if given, several times a second, without a lock. That function may throw,
+  // which ends the wait.
+  Result<Ticket> Publish(const StateBits& bits, std::uint64_t step, const std::function<void()>& while_waiting = {});
 
   // A copy of the ticket. With `at_most` waits until its stage is final, the runner is stopped, or the time is over.
   [[nodiscard]] TicketStatus Look(const Ticket& ticket) const;
