@@ -11,8 +11,8 @@
 #include "base/failure_policy.h"
 #include "base/threads.h"
 #include "log/limits.h"
-#include "store/commit.h"
 #include "store/probe.h"
+#include "store/read_back.h"
 
 namespace weightwire {
 namespace {
@@ -335,8 +335,8 @@ Result<GcStep> Collector::PutMark() {
   mark.id = mark_id_;
   for (const Removal& removal : deletable_) mark.keys.push_back(removal.key);
   const std::string key = MarkKey(mark_id_);
-  WW_TRY(const CommitOutcome outcome, Commit(run_.store(), key, BytesOf(ToJson(mark))));
-  if (outcome != CommitOutcome::kOurs) {
+  WW_TRY(const ReadBackOutcome outcome, PutAndReadBack(run_.store(), key, BytesOf(ToJson(mark))));
+  if (outcome != ReadBackOutcome::kOurs) {
     return Corrupt(
         fmt::format("{} of {} holds another's mark, although its name was drawn at random", key, run_.store().Name()));
   }

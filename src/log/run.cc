@@ -10,7 +10,7 @@
 #include "base/failure_policy.h"
 #include "base/limits.h"
 #include "log/limits.h"
-#include "store/commit.h"
+#include "store/read_back.h"
 
 namespace weightwire {
 namespace {
@@ -69,8 +69,8 @@ Result<Run> Run::Create(Store& store, bool single_writer, Random& random) {
   manifest.run = NewId(random);
   manifest.single_writer = single_writer;
   // Whoever loses a race opens the winner's run.
-  WW_TRY(const CommitOutcome outcome, Commit(store, kRunManifestKey, BytesOf(ToJson(manifest))));
-  if (outcome == CommitOutcome::kConflict) return Open(store);
+  WW_TRY(const ReadBackOutcome outcome, PutAndReadBack(store, kRunManifestKey, BytesOf(ToJson(manifest))));
+  if (outcome == ReadBackOutcome::kConflict) return Open(store);
   return Run(store, std::move(manifest));
 }
 
@@ -161,8 +161,8 @@ Result<Layout> Run::ReadLayout(const Sha256Digest& hash) const {
 Status Run::PutLayout(const Layout& layout) const {
   const std::string text = layout.CanonicalJson();
   const std::string key = LayoutKey(layout.hash());
-  WW_TRY(const CommitOutcome outcome, Commit(*store_, key, BytesOf(text)));
-  if (outcome == CommitOutcome::kOurs) return Ok();
+  WW_TRY(const ReadBackOutcome outcome, PutAndReadBack(*store_, key, BytesOf(text)));
+  if (outcome == ReadBackOutcome::kOurs) return Ok();
   return Corrupt("other bytes lie where this layout belongs").In(In(key, *store_));
 }
 

@@ -222,7 +222,7 @@ Status Committer::PutParts(const CommitJob& job) const {
 
 void Committer::Execute(CommitJob& job) const {
   const Version version = job.made.known.record.version;
-  const auto attempt = [&]() -> Result<CommitOutcome> {
+  const auto attempt = [&]() -> Result<ReadBackOutcome> {
     if (job.new_layout != nullptr) WW_RETURN_IF_ERROR(run_.PutLayout(*job.new_layout));
     // Several ranks have put their parts before they contributed.
     if (!in_shards()) WW_RETURN_IF_ERROR(PutParts(job));
@@ -233,7 +233,7 @@ void Committer::Execute(CommitJob& job) const {
   if (!outcome.ok()) {
     job.outcome = CommitJob::Outcome::kError;
     job.error = outcome.error().In(fmt::format("cannot publish version {}", version));
-  } else if (outcome.value() == CommitOutcome::kConflict) {
+  } else if (outcome.value() == ReadBackOutcome::kConflict) {
     job.outcome = CommitJob::Outcome::kStopped;
     job.error = AnotherWriterWon(run_, version, spool_ != nullptr);
   } else {

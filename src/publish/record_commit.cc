@@ -25,11 +25,11 @@ Status PutPart(Store& store, const PartRef& part, std::span<const std::uint8_t> 
   return upload->Finish();
 }
 
-Result<CommitOutcome> CommitRecord(const Run& run, Version version, std::string_view record_json) {
+Result<ReadBackOutcome> CommitRecord(const Run& run, Version version, std::string_view record_json) {
   Store& store = run.store();
   const std::string key = RecordKey(version);
   const auto bytes = BytesOf(record_json);
-  if (!run.manifest().single_writer) return Commit(store, key, bytes);
+  if (!run.manifest().single_writer) return PutAndReadBack(store, key, bytes);
   WW_TRY(const auto before, ReadBack(store, key, bytes));
   if (before.has_value()) return *before;
   const Status put = store.Put(key, bytes);

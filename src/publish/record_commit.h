@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 #include "log/run.h"
-#include "store/commit.h"
+#include "store/read_back.h"
 
 namespace weightwire {
 
@@ -17,8 +17,8 @@ namespace weightwire {
 Status PutPart(Store& store, const PartRef& part, std::span<const std::uint8_t> bytes, bool again);
 
 // Creates the record, or finds out whose it is. In a run with a single writer by get, put, get, since put-if-absent
-// cannot be relied on there. Errors as Commit's: asking again with the same bytes is always right.
-Result<CommitOutcome> CommitRecord(const Run& run, Version version, std::string_view record_json);
+// cannot be relied on there. Errors as PutAndReadBack's: asking again with the same bytes is always right.
+Result<ReadBackOutcome> CommitRecord(const Run& run, Version version, std::string_view record_json);
 
 // "version 3 of … is the record of another writer (…)", to go on with.
 [[nodiscard]] std::string WhoseRecord(const Run& run, Version version);

@@ -7,7 +7,7 @@
 // Outcomes. What a caller reacts to differently has its own code:
 //   kNotFound          there is no such object.
 //   kUnknownOutcome    only from writes: the request was sent and its answer was lost. It may have happened, may not
-//                      have, or may happen later. Read back and compare (commit.h), or repeat it where repeating is
+//                      have, or may happen later. Read back and compare (read_back.h), or repeat it where repeating is
 //                      harmless.
 //   kRefused           credentials are missing, expired or not allowed to do this. A person must act.
 //   kUnavailable       not now: overload, network, time-out. Nothing was changed. Trying again may help
@@ -117,7 +117,7 @@ class Store {
   Status Put(std::string_view key, std::span<const std::uint8_t> bytes);
 
   // Writes an object unless there is one of that name. Of any number of racing callers one gets kCreated. What an
-  // application commits by this goes through Commit (commit.h), which knows what to do about a lost answer.
+  // application commits by this goes through PutAndReadBack (read_back.h), which handles a lost answer.
   Result<PutOutcome> PutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes);
 
   Result<ObjectInfo> Stat(std::string_view key);

@@ -13,7 +13,7 @@
 namespace weightwire::testing {
 namespace {
 
-class MemoryPlace final : public Place {
+class MemoryBucket final : public TestBucket {
  public:
   std::shared_ptr<Store> Open() override { return store_; }
 
@@ -22,7 +22,7 @@ class MemoryPlace final : public Place {
   std::shared_ptr<Store> store_ = std::make_shared<MemoryStore>(&clock_);
 };
 
-class FilePlace final : public Place {
+class FileBucket final : public TestBucket {
  public:
   std::shared_ptr<Store> Open() override { return std::make_shared<FileStore>(directory_ / "run", "file:///run"); }
 
@@ -31,9 +31,9 @@ class FilePlace final : public Place {
 };
 
 // All wrappers around a store in memory.
-class WrappedPlace final : public Place {
+class WrappedBucket final : public TestBucket {
  public:
-  WrappedPlace() {
+  WrappedBucket() {
     WrapOptions options;
     options.clock = &clock_;
     options.sleeper = &sleeper_;
@@ -50,9 +50,9 @@ class WrappedPlace final : public Place {
   std::shared_ptr<Store> store_;
 };
 
-class FakeS3Place final : public Place {
+class FakeS3Bucket final : public TestBucket {
  public:
-  explicit FakeS3Place(FakeS3::Kind kind) : s3_(kind) {}
+  explicit FakeS3Bucket(FakeS3::Kind kind) : s3_(kind) {}
   std::shared_ptr<Store> Open() override { return s3_.Open(); }
 
  private:
@@ -60,11 +60,11 @@ class FakeS3Place final : public Place {
 };
 
 // A prefix of its own in the bucket of the Ceph RGW that with_rgw started.
-class RgwPlace final : public Place {
+class RgwBucket final : public TestBucket {
  public:
   enum class Lists { kFlat, kByFolder };
 
-  explicit RgwPlace(Lists lists) {
+  explicit RgwBucket(Lists lists) {
     options_.service.endpoint = RgwEndpoint();
     options_.service.lists_by_folder = lists == Lists::kByFolder;
     options_.bucket = "weightwire-test";
@@ -94,15 +94,15 @@ Credentials RgwCredentials() {
 
 std::vector<Backend> AllBackends() {
   std::vector<Backend> backends = {
-      {"memory", [] { return std::make_unique<MemoryPlace>(); }},
-      {"file", [] { return std::make_unique<FilePlace>(); }},
-      {"wrapped", [] { return std::make_unique<WrappedPlace>(); }},
-      {"s3", [] { return std::make_unique<FakeS3Place>(FakeS3::Kind::kPlain); }},
-      {"hf", [] { return std::make_unique<FakeS3Place>(FakeS3::Kind::kHuggingFace); }},
+      {"memory", [] { return std::make_unique<MemoryBucket>(); }},
+      {"file", [] { return std::make_unique<FileBucket>(); }},
+      {"wrapped", [] { return std::make_unique<WrappedBucket>(); }},
+      {"s3", [] { return std::make_unique<FakeS3Bucket>(FakeS3::Kind::kPlain); }},
+      {"hf", [] { return std::make_unique<FakeS3Bucket>(FakeS3::Kind::kHuggingFace); }},
   };
   if (!RgwEndpoint().empty()) {
-    backends.push_back({"rgw", [] { return std::make_unique<RgwPlace>(RgwPlace::Lists::kFlat); }});
-    backends.push_back({"rgw_by_folder", [] { return std::make_unique<RgwPlace>(RgwPlace::Lists::kByFolder); }});
+    backends.push_back({"rgw", [] { return std::make_unique<RgwBucket>(RgwBucket::Lists::kFlat); }});
+    backends.push_back({"rgw_by_folder", [] { return std::make_unique<RgwBucket>(RgwBucket::Lists::kByFolder); }});
   }
   return backends;
 }

@@ -12,20 +12,20 @@
 
 namespace weightwire::testing {
 
-// One place for objects. Several stores may be opened on it, as several processes would; they see the same objects.
-class Place {
+// Where objects are stored. Several stores may be opened on it, as several processes would; they see the same objects.
+class TestBucket {
  public:
-  Place() = default;
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-  virtual ~Place() = default;
+  TestBucket() = default;
+  TestBucket(const TestBucket&) = delete;
+  TestBucket& operator=(const TestBucket&) = delete;
+  virtual ~TestBucket() = default;
   virtual std::shared_ptr<Store> Open() = 0;
 };
 
 struct Backend {
   std::string name;
-  // A new, empty place, removed with the object.
-  std::function<std::unique_ptr<Place>()> make_place;
+  // A new, empty bucket, removed with the object.
+  std::function<std::unique_ptr<TestBucket>()> make_bucket;
 };
 
 inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }

@@ -9,7 +9,7 @@
 
 #include "store/backends.h"
 #include "store/bytes.h"
-#include "store/commit.h"
+#include "store/read_back.h"
 #include "store/store.h"
 
 namespace weightwire {
@@ -25,7 +25,7 @@ using testing::Succeeds;
 
 class StoreConformance : public ::testing::TestWithParam<Backend> {
  protected:
-  StoreConformance() : place_(GetParam().make_place()), store_(place_->Open()) {}
+  StoreConformance() : bucket_(GetParam().make_bucket()), store_(bucket_->Open()) {}
 
   // The keys under a prefix, as one list.
   std::vector<std::string> Keys(std::string_view prefix, std::string_view start_after = "", std::size_t limit = 1000) {
@@ -41,7 +41,7 @@ class StoreConformance : public ::testing::TestWithParam<Backend> {
     for (const char* key : keys) ASSERT_TRUE(Succeeds(store_->Put(key, BytesOf(key))));
   }
 
-  std::unique_ptr<testing::Place> place_;
+  std::unique_ptr<testing::TestBucket> bucket_;
   std::shared_ptr<Store> store_;
 };
 
@@ -60,7 +60,7 @@ TEST_P(StoreConformance, WhatIsPutIsGot) {
 
 TEST_P(StoreConformance, OthersSeeIt) {
   ASSERT_TRUE(Succeeds(store_->Put("a", BytesOf("one"))));
-  const auto got = place_->Open()->Get("a", kSmall);
+  const auto got = bucket_->Open()->Get("a", kSmall);
   ASSERT_TRUE(Succeeds(got));
   EXPECT_EQ(got.value(), BytesOf("one"));
 }
@@ -140,7 +140,7 @@ TEST_P(StoreConformance, PutIfAbsentKeepsTheFirst) {
   const auto first = store_->PutIfAbsent("dir/a", BytesOf("first"));
   ASSERT_TRUE(Succeeds(first));
   EXPECT_EQ(first.value(), PutOutcome::kCreated);
-  for (const auto& other : {store_, place_->Open()}) {
+  for (const auto& other : {store_, bucket_->Open()}) {
     const auto again = other->PutIfAbsent("dir/a", BytesOf("second"));
     ASSERT_TRUE(Succeeds(again));
     EXPECT_EQ(again.value(), PutOutcome::kExists);
@@ -160,7 +160,7 @@ TEST_P(StoreConformance, OfRacingWritersOneWins) {
     std::vector<std::thread> writers;
     for (int writer = 0; writer < kWriters; ++writer) {
       writers.emplace_back([&, writer] {
-        const std::shared_ptr<Store> store = place_->Open();
+        const std::shared_ptr<Store> store = bucket_->Open();
         ++ready;
         while (ready.load() < kWriters) std::this_thread::yield();
         while (true) {
@@ -182,11 +182,11 @@ TEST_P(StoreConformance, OfRacingWritersOneWins) {
 }
 
 TEST_P(StoreConformance, CommitTellsOursFromAnothers) {
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("by us")).value(), CommitOutcome::kOurs);
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("by us")).value(), CommitOutcome::kOurs);
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("by us, longer")).value(), CommitOutcome::kConflict);
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("short")).value(), CommitOutcome::kConflict);
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("BY US")).value(), CommitOutcome::kConflict);
+  EXPECT_EQ(PutAndReadBack(*store_, "v/1", BytesOf("by us")).value(), ReadBackOutcome::kOurs);
+  EXPECT_EQ(PutAndReadBack(*store_, "v/1", BytesOf("by us")).value(), ReadBackOutcome::kOurs);
+  EXPECT_EQ(PutAndReadBack(*store_, "v/1", BytesOf("by us, longer")).value(), ReadBackOutcome::kConflict);
+  EXPECT_EQ(PutAndReadBack(*store_, "v/1", BytesOf("short")).value(), ReadBackOutcome::kConflict);
+  EXPECT_EQ(PutAndReadBack(*store_, "v/1", BytesOf("BY US")).value(), ReadBackOutcome::kConflict);
 }
 
 TEST_P(StoreConformance, StatTellsSizeAndTheStoresTime) {
@@ -275,7 +275,7 @@ TEST_P(StoreConformance, AnUploadAppearsAsAWhole) {
   ExpectError(store_->Stat("big/one"), ErrorCode::kNotFound);
   EXPECT_EQ(Keys(""), std::vector<std::string>());
   ASSERT_TRUE(Succeeds(upload.Finish()));
-  const auto got = place_->Open()->Get("big/one", bytes.size());
+  const auto got = bucket_->Open()->Get("big/one", bytes.size());
   ASSERT_TRUE(Succeeds(got));
   EXPECT_TRUE(got.value() == bytes);
   EXPECT_EQ(store_->Stat("big/one").value().size_bytes, bytes.size());
@@ -301,7 +301,7 @@ TEST_P(StoreConformance, ReadersNeverSeeAHalfWrittenObject) {
   std::atomic<int> reads = 0;
   std::atomic<bool> stop = false;
   std::thread writer([&] {
-    const std::shared_ptr<Store> store = place_->Open();
+    const std::shared_ptr<Store> store = bucket_->Open();
     for (int i = 1; i <= kTimes || reads < kTimes; ++i) {
       if (!Succeeds(store->Put("a", Bytes(kSize, static_cast<std::uint8_t>(i))))) break;
     }

@@ -20,8 +20,8 @@ INSTANTIATE_TEST_SUITE_P(Stores, ProbeTest, ::testing::ValuesIn(testing::AllBack
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(ProbeTest, RealStoresHonourPutIfAbsentAndNothingIsLeft) {
-  const auto place = GetParam().make_place();
-  const auto store = place->Open();
+  const auto bucket = GetParam().make_bucket();
+  const auto store = bucket->Open();
   SystemRandom random;
   const auto honours = HonoursPutIfAbsent(*store, random);
   ASSERT_TRUE(Succeeds(honours));

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "store/bytes.h"
-#include "store/commit.h"
 #include "store/fake_s3.h"
+#include "store/read_back.h"
 #include "store/transfer.h"
 #include "store/wrappers/retry_store.h"
 #include "support/manual_clock.h"
@@ -252,9 +252,9 @@ TEST_P(S3FaultsTest, ALostAnswerToAWriteIsUnknownAndCommitFindsOut) {
   LoseAnswersTo("PUT");
   Expect(store_->Put("a", BytesOf("x")), ErrorCode::kUnknownOutcome);
   Expect(store_->PutIfAbsent("b", BytesOf("x")), ErrorCode::kUnknownOutcome);
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("ours")).value(), CommitOutcome::kOurs);
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("ours")).value(), CommitOutcome::kOurs);
-  EXPECT_EQ(Commit(*store_, "v/1", BytesOf("other")).value(), CommitOutcome::kConflict);
+  EXPECT_EQ(PutAndReadBack(*store_, "v/1", BytesOf("ours")).value(), ReadBackOutcome::kOurs);
+  EXPECT_EQ(PutAndReadBack(*store_, "v/1", BytesOf("ours")).value(), ReadBackOutcome::kOurs);
+  EXPECT_EQ(PutAndReadBack(*store_, "v/1", BytesOf("other")).value(), ReadBackOutcome::kConflict);
   LoseAnswersTo("DELETE");
   Expect(store_->Remove("a"), ErrorCode::kUnknownOutcome);
 }

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "store/commit.h"
+#include "store/read_back.h"
 
 namespace weightwire {
 
@@ -111,7 +111,7 @@ Result<PutOutcome> RetryStore::DoPutIfAbsent(std::string_view key, std::span<con
     if (attempts.lost()) {
       const auto there = ReadBack(inner(), key, bytes);
       if (there.ok() && there.value().has_value()) {
-        return *there.value() == CommitOutcome::kOurs ? PutOutcome::kCreated : PutOutcome::kExists;
+        return *there.value() == ReadBackOutcome::kOurs ? PutOutcome::kCreated : PutOutcome::kExists;
       }
       if (put.ok() && !there.ok()) last = there.error();
     }

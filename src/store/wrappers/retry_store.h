@@ -5,7 +5,8 @@
 //
 // A write whose answer was lost (kUnknownOutcome) is not repeated blindly:
 //   Put, Remove      are repeated: doing them twice is doing them once.
-//   PutIfAbsent      compares the object with `bytes` (commit.h): equal means kCreated, others kExists. If none exists,
+//   PutIfAbsent      compares the object with `bytes` (read_back.h): equal means kCreated, others kExists. If none
+//   exists,
 //                    tries again, and from then on checks "exists" in the same way, because the lost request may still
 //                    arrive. Two writers with equal bytes cannot be told apart.
 //   Upload::Finish   looks whether an object of this size is there, which is enough for names that hold a hash.
