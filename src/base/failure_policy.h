@@ -1,8 +1,8 @@
 // The failure policy: what a caller does about an error, and how long it waits before it tries again.
 //
 // Every component that retries something asks ReactionTo() and waits with a Backoff, so that an error has the same
-// meaning everywhere. ARCHITECTURE.md, "Timeouts, retries and limits", lists who retries what, and for how long. How
-// long or how often a caller tries at all is its own: a request ends sooner than a follower.
+// meaning everywhere. Each caller chooses how long it tries; ARCHITECTURE.md, "Timeouts, retries and limits", lists
+// that. store/http/retryable_status.h says which HTTP statuses become transient errors.
 //
 // Thread safety: functions are pure. A Backoff belongs to one thread at a time.
 #pragma once

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "cli/commands/commands.h"
+#include "cli/exit_status.h"
 #include "cli/interrupt.h"
 
 namespace weightwire {
@@ -33,11 +34,7 @@ constexpr const char* kFooter =
     "  weightwire apply step-10 11.delta -o copy-of-11     the same weights somewhere else\n"
     "  weightwire digest copy-of-11                        equal for equal weights\n"
     "\n"
-    "Each command has its own --help. WEIGHTWIRE_ISA chooses the instruction set (for example 'scalar').\n"
-    "Exit status: 0; 2 wrong arguments; 3 not found; 4 refused by the system; 5 damaged bytes; 6 another base, layout\n"
-    "or state; 7 not supported; 8 beyond a limit; 9 a write whose answer was lost; 10 refused by the store; 11 not "
-    "now, try\n"
-    "again.";
+    "Each command has its own --help. WEIGHTWIRE_ISA chooses the instruction set (for example 'scalar').\n";
 
 // "weightwire: …" on one line, even if a file's name holds a line break.
 int Fail(const Program& program, const std::string& sentence, ErrorCode code) {
@@ -45,7 +42,7 @@ int Fail(const Program& program, const std::string& sentence, ErrorCode code) {
   std::replace_if(
       line.begin(), line.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
   fmt::print(stderr, "{}: {}\n", program.name, line);
-  return static_cast<int>(code);
+  return ExitStatusOf(code);
 }
 
 int Finish(const Program& program, const Status& status) {
@@ -107,7 +104,7 @@ int RunWeightwire(int argc, const char* const* argv, const CommandTools& tools) 
             AddFollow(app, tools), AddAnchor(app, tools),  AddGc(app, tools),  AddVerify(app, tools),
             AddLeases(app, tools)};
   };
-  return RunProgram({"weightwire", kDescription, kFooter, add_commands}, argc, argv);
+  return RunProgram({"weightwire", kDescription, std::string(kFooter) + kExitStatusHelp, add_commands}, argc, argv);
 }
 
 void KeepFreedMemory() {

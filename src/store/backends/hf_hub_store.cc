@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "store/http/range_answer.h"
 #include "store/http/redirect.h"
+#include "store/http/retryable_status.h"
 #include "store/http/times.h"
 #include "store/key.h"
 
@@ -73,7 +74,7 @@ Error HfHubStore::ClassifyAnswer(std::string_view doing, std::string_view key, c
                                                 : "; check that the token in HF_TOKEN may read this bucket"));
   }
   if (answer.status == 404) return ObjectNotFound(key, *this);
-  if (answer.status == 408 || answer.status == 429 || answer.status >= 500) return error(ErrorCode::kUnavailable, said);
+  if (IsRetryableStatus(answer.status)) return error(ErrorCode::kUnavailable, said);
   return error(answer.status >= 400 ? ErrorCode::kInvalidArgument : ErrorCode::kCorrupt, said);
 }
 
@@ -103,14 +104,8 @@ Status HfHubStore::DoRead(std::string_view key, std::uint64_t offset, std::span<
                             PercentEncode(FullKey(key), Slashes::kKeep));
   request.headers = {fmt::format("Range: bytes={}-{}", offset, offset + out.size() - 1)};
   request.into = out;
-  auto answer = Send(request, "read", key);
-  if (!answer.ok() && answer.error().code() == ErrorCode::kLimit) {
-    return Error(ErrorCode::kCorrupt,
-                 fmt::format("cannot read {} in {}: more bytes came than were asked for", key, Name()));
-  }
-  if (!answer.ok()) return answer.error();
-  return CheckRangeAnswer(*this, key, offset, out.size(), answer.value(),
-                          [&] { return ClassifyAnswer("read", key, answer.value()); });
+  return CheckRangeAnswer(*this, key, offset, out.size(), Send(request, "read", key),
+                          [&](const HttpAnswer& answer) { return ClassifyAnswer("read", key, answer); });
 }
 
 Status HfHubStore::DoPut(std::string_view key, std::span<const std::uint8_t> /*bytes*/) {

@@ -11,6 +11,7 @@
 #include "store/http/decimal.h"
 #include "store/http/range_answer.h"
 #include "store/http/redirect.h"
+#include "store/http/retryable_status.h"
 #include "store/http/s3_xml.h"
 #include "store/http/times.h"
 #include "store/key.h"
@@ -48,16 +49,16 @@ std::uint64_t PartBytesFor(std::uint64_t size_bytes) {
 
 struct S3Store::Request {
   std::string_view doing;  // "read", "write", …, for messages
-  std::string_view key;    // for messages; may be empty
-  Writes writes = Writes::kNo;
+  std::string_view key;    // empty: the bucket itself
   std::string method = "GET";
-  std::string full_key;  // empty: the bucket itself
-  std::string query;     // sorted, encoded, without "?"
+  std::string query;  // sorted, encoded, without "?"
   std::vector<std::string> headers;
   std::span<const std::uint8_t> body;
   bool may_be_sent_twice = true;
   std::optional<std::span<std::uint8_t>> into;
   std::uint64_t max_body_bytes = 1 << 20;
+
+  [[nodiscard]] bool writes() const { return method != "GET" && method != "HEAD"; }
 };
 
 class S3Store::S3Upload final : public Upload {
@@ -78,9 +79,7 @@ class S3Store::S3Upload final : public Upload {
     Request request;
     request.doing = "finish the upload of";
     request.key = key_;
-    request.writes = Writes::kYes;
     request.method = "POST";
-    request.full_key = store_->FullKey(key_);
     request.query = id_query_;
     request.headers = {"Content-Type: application/xml"};
     request.body = BytesOf(list);
@@ -102,9 +101,7 @@ class S3Store::S3Upload final : public Upload {
     Request request;
     request.doing = "give up the upload of";
     request.key = key_;
-    request.writes = Writes::kYes;
     request.method = "DELETE";
-    request.full_key = store_->FullKey(key_);
     request.query = id_query_;
     WW_TRY(const HttpAnswer answer, store_->Send(request));
     if (!IsSuccess(answer) && answer.status != 404) return store_->ClassifyAnswer(request, answer);
@@ -116,9 +113,7 @@ class S3Store::S3Upload final : public Upload {
     Request request;
     request.doing = "upload a part of";
     request.key = key_;
-    request.writes = Writes::kYes;
     request.method = "PUT";
-    request.full_key = store_->FullKey(key_);
     request.query = fmt::format("partNumber={}&{}", index + 1, id_query_);
     request.body = bytes;
     WW_TRY(const HttpAnswer answer, store_->Send(request));
@@ -157,7 +152,7 @@ std::optional<std::string> S3Store::OwnKey(std::string_view full_key) const {
   return std::string(full_key);
 }
 
-std::string S3Store::UrlOf(std::string_view full_key, const std::string& query) const {
+std::string S3Store::UrlOf(std::string_view key, const std::string& query) const {
   const S3Service& service = options_.service;
   std::string url;
   if (service.bucket_in_host) {
@@ -166,8 +161,8 @@ std::string S3Store::UrlOf(std::string_view full_key, const std::string& query) 
   } else {
     url = service.endpoint + "/" + PercentEncode(options_.bucket, Slashes::kEncode);
   }
-  if (!full_key.empty()) url += "/" + PercentEncode(full_key, Slashes::kKeep);
-  if (full_key.empty() && service.bucket_in_host) url += "/";
+  if (!key.empty()) url += "/" + PercentEncode(FullKey(key), Slashes::kKeep);
+  if (key.empty() && service.bucket_in_host) url += "/";
   if (!query.empty()) url += "?" + query;
   return url;
 }
@@ -175,7 +170,7 @@ std::string S3Store::UrlOf(std::string_view full_key, const std::string& query) 
 Result<HttpAnswer> S3Store::SendOnce(const Request& request) {
   HttpRequest http;
   http.method = request.method;
-  http.url = UrlOf(request.full_key, request.query);
+  http.url = UrlOf(request.key, request.query);
   http.headers = request.headers;
   http.body = request.body;
   http.may_be_sent_twice = request.may_be_sent_twice;
@@ -210,7 +205,7 @@ Result<HttpAnswer> S3Store::Fetch(const Request& request) {
   WW_TRY(HttpAnswer answer, Send(request));
   if (answer.status != 302) return answer;
   HttpRequest http;
-  http.url = UrlOf(request.full_key, request.query);
+  http.url = UrlOf(request.key, request.query);
   http.headers = request.headers;
   http.into = request.into;
   http.max_body_bytes = request.max_body_bytes;
@@ -222,7 +217,7 @@ Result<HttpAnswer> S3Store::Fetch(const Request& request) {
 Error S3Store::Failure(const Request& request, const Error& error) const {
   ErrorCode code = error.code();
   // A read whose answer was lost can simply be asked again.
-  if (request.writes == Writes::kNo && code == ErrorCode::kUnknownOutcome) code = ErrorCode::kUnavailable;
+  if (!request.writes() && code == ErrorCode::kUnknownOutcome) code = ErrorCode::kUnavailable;
   return {code, fmt::format("cannot {} {} in {}: {}", request.doing, request.key, Name(), error.message())};
 }
 
@@ -274,22 +269,17 @@ Error S3Store::ClassifyAnswer(const Request& request, const HttpAnswer& answer) 
     case 404:
       if (!request.key.empty()) return ObjectNotFound(request.key, *this);
       return error(ErrorCode::kInvalidArgument, said);
-    case 408:
     case 409:
-    case 425:
-    case 429:
       return error(ErrorCode::kUnavailable, said);
     case 501:
       return error(ErrorCode::kUnsupported, said);
-    case 503:
-      // With an S3 error it comes from the service, which did nothing; without, from something in between.
-      if (!s3.code.empty() || request.writes == Writes::kNo) return error(ErrorCode::kUnavailable, said);
-      return error(ErrorCode::kUnknownOutcome, said);
     default:
       break;
   }
-  if (answer.status >= 500) {
-    return error(request.writes == Writes::kYes ? ErrorCode::kUnknownOutcome : ErrorCode::kUnavailable, said);
+  if (IsRetryableStatus(answer.status)) {
+    // A 503 with an S3 error comes from the service, which did nothing; without, from a proxy.
+    const bool did_nothing = answer.status < 500 || (answer.status == 503 && !s3.code.empty());
+    return error(did_nothing || !request.writes() ? ErrorCode::kUnavailable : ErrorCode::kUnknownOutcome, said);
   }
   if (answer.status >= 400) return error(ErrorCode::kInvalidArgument, said);
   return error(ErrorCode::kCorrupt, said);
@@ -299,7 +289,6 @@ Result<std::vector<std::uint8_t>> S3Store::DoGet(std::string_view key, std::uint
   Request request;
   request.doing = "read";
   request.key = key;
-  request.full_key = FullKey(key);
   request.max_body_bytes = max_bytes;
   auto answer = Fetch(request);
   if (!answer.ok() && answer.error().code() == ErrorCode::kLimit) {
@@ -315,26 +304,17 @@ Status S3Store::DoRead(std::string_view key, std::uint64_t offset, std::span<std
   Request request;
   request.doing = "read";
   request.key = key;
-  request.full_key = FullKey(key);
   request.headers = {fmt::format("Range: bytes={}-{}", offset, offset + out.size() - 1)};
   request.into = out;
-  auto answer = Fetch(request);
-  if (!answer.ok() && answer.error().code() == ErrorCode::kLimit) {
-    return Error(ErrorCode::kCorrupt,
-                 fmt::format("cannot read {} in {}: more bytes came than were asked for", key, Name()));
-  }
-  if (!answer.ok()) return answer.error();
-  return CheckRangeAnswer(*this, key, offset, out.size(), answer.value(),
-                          [&] { return ClassifyAnswer(request, answer.value()); });
+  return CheckRangeAnswer(*this, key, offset, out.size(), Fetch(request),
+                          [&](const HttpAnswer& answer) { return ClassifyAnswer(request, answer); });
 }
 
 Status S3Store::DoPut(std::string_view key, std::span<const std::uint8_t> bytes) {
   Request request;
   request.doing = "write";
   request.key = key;
-  request.writes = Writes::kYes;
   request.method = "PUT";
-  request.full_key = FullKey(key);
   request.headers = {"Content-Type: application/octet-stream"};
   request.body = bytes;
   WW_TRY(const HttpAnswer answer, Send(request));
@@ -346,9 +326,7 @@ Result<PutOutcome> S3Store::DoPutIfAbsent(std::string_view key, std::span<const 
   Request request;
   request.doing = "create";
   request.key = key;
-  request.writes = Writes::kYes;
   request.method = "PUT";
-  request.full_key = FullKey(key);
   request.headers = {"Content-Type: application/octet-stream", "If-None-Match: *"};
   request.body = bytes;
   request.may_be_sent_twice = false;
@@ -363,7 +341,6 @@ Result<ObjectInfo> S3Store::DoStat(std::string_view key) {
   request.doing = "look at";
   request.key = key;
   request.method = "HEAD";
-  request.full_key = FullKey(key);
   WW_TRY(const HttpAnswer answer, Send(request));
   // An address for reading is not one for looking.
   if (answer.status == 302) return StatByList(key);
@@ -483,9 +460,7 @@ Status S3Store::DoRemove(std::string_view key) {
   Request request;
   request.doing = "remove";
   request.key = key;
-  request.writes = Writes::kYes;
   request.method = "DELETE";
-  request.full_key = FullKey(key);
   WW_TRY(const HttpAnswer answer, Send(request));
   if (IsSuccess(answer)) return Ok();
   const Error refusal = ClassifyAnswer(request, answer);
@@ -497,9 +472,7 @@ Result<std::unique_ptr<Upload>> S3Store::DoStartUpload(std::string_view key, std
   Request request;
   request.doing = "start the upload of";
   request.key = key;
-  request.writes = Writes::kYes;
   request.method = "POST";
-  request.full_key = FullKey(key);
   request.query = "uploads=";
   request.headers = {"Content-Type: application/octet-stream"};
   auto answer = Send(request);
@@ -517,9 +490,9 @@ Result<WallTime> S3Store::Now() {
   if (const auto now = date_.Now()) return *now;
   // Any answer has a date.
   Request request;
-  request.doing = "ask for the time";
+  request.doing = "ask for the time by";
   request.method = "HEAD";
-  request.full_key = FullKey("wire.json");
+  request.key = "wire.json";
   WW_TRY(const HttpAnswer answer, Send(request));
   if (const auto now = date_.Now()) return *now;
   return Error(ErrorCode::kUnsupported, fmt::format("{} does not say what time it is", Name()));
@@ -528,7 +501,6 @@ Result<WallTime> S3Store::Now() {
 Status S3Store::CreateBucket() {
   Request request;
   request.doing = "create the bucket";
-  request.writes = Writes::kYes;
   request.method = "PUT";
   WW_TRY(const HttpAnswer answer, Send(request));
   if (!IsSuccess(answer) && ParseS3Error(answer.BodyText()).code != "BucketAlreadyOwnedByYou") {

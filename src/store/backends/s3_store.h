@@ -64,7 +64,6 @@ class S3Store final : public Store {
  private:
   struct Request;
   class S3Upload;
-  enum class Writes : std::uint8_t { kNo, kYes };
 
   Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override;
   Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override;
@@ -77,7 +76,7 @@ class S3Store final : public Store {
   Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override;
 
   [[nodiscard]] std::string FullKey(std::string_view key) const;
-  [[nodiscard]] std::string UrlOf(std::string_view full_key, const std::string& query) const;
+  [[nodiscard]] std::string UrlOf(std::string_view key, const std::string& query) const;
 
   // Sends a request, signed, and once more with new credentials if it is refused because the old ones expired. Any
   // answer is a success here.

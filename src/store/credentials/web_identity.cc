@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "store/credentials/metadata_credentials.h"
 #include "store/credentials/token_file.h"
+#include "store/http/retryable_status.h"
 #include "store/http/s3_xml.h"
 #include "store/http/times.h"
 
@@ -66,8 +67,8 @@ Result<Credentials> WebIdentityCredentials(const WebIdentity& identity, HttpClie
     const std::string what = error.code.empty() ? fmt::format("it answers with status {}", answer.value().status)
                                                 : fmt::format("{} ({})", error.code, error.message);
     // A service that is busy, or cannot ask whoever vouches for the token, may be able to later.
-    const bool later = answer.value().status >= 500 || answer.value().status == 429 || error.code == "Throttling" ||
-                       error.code == "IDPCommunicationError";
+    const bool later =
+        IsRetryableStatus(answer.value().status) || error.code == "Throttling" || error.code == "IDPCommunicationError";
     return failed(later ? ErrorCode::kUnavailable : ErrorCode::kRefused, what);
   }
   auto credentials = ParseStsCredentials(answer.value().BodyText());

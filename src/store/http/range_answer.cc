@@ -20,14 +20,20 @@ std::optional<std::uint64_t> WholeSize(std::string_view range) {
 }  // namespace
 
 Status CheckRangeAnswer(const Store& store, std::string_view key, std::uint64_t offset, std::uint64_t size,
-                        const HttpAnswer& answer, const std::function<Error()>& refusal) {
+                        const Result<HttpAnswer>& result, const std::function<Error(const HttpAnswer&)>& refusal) {
+  if (!result.ok() && result.error().code() == ErrorCode::kLimit) {
+    return Error(ErrorCode::kCorrupt,
+                 fmt::format("cannot read {} in {}: more bytes came than were asked for", key, store.Name()));
+  }
+  if (!result.ok()) return result.error();
+  const HttpAnswer& answer = result.value();
   const std::string_view range = answer.Header("content-range");
   if (answer.status == 416) {
     if (const auto whole = WholeSize(range)) return ObjectEndsEarly(key, store, offset + size, *whole);
     return Error(ErrorCode::kCorrupt,
                  fmt::format("object {} in {} is damaged: it ends before byte {}", key, store.Name(), offset + size));
   }
-  if (answer.status != 206 && answer.status != 200) return refusal();
+  if (answer.status != 206 && answer.status != 200) return refusal(answer);
   // A server may ignore the range; then only the whole object will do.
   const bool right =
       answer.status == 206 ? range.empty() || range.starts_with(fmt::format("bytes {}-", offset)) : offset == 0;

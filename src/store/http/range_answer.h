@@ -8,9 +8,9 @@
 
 namespace weightwire {
 
-// Ok when `answer` brought exactly the `size` bytes from `offset` on. `refusal` makes the error for an answer that is
-// neither that nor "out of range".
+// Ok when the request brought exactly the `size` bytes from `offset` on. `refusal` makes the error for an answer that
+// is neither that nor "out of range".
 Status CheckRangeAnswer(const Store& store, std::string_view key, std::uint64_t offset, std::uint64_t size,
-                        const HttpAnswer& answer, const std::function<Error()>& refusal);
+                        const Result<HttpAnswer>& result, const std::function<Error(const HttpAnswer&)>& refusal);
 
 }  // namespace weightwire
