@@ -481,7 +481,7 @@ TEST_F(FollowerTest, ALeaseSaysSoonWhichVersionIsHeld) {
 TEST_F(FollowerTest, WithoutTheRightToWriteItFollowsWithoutALease) {
   maker_.Publish();
   store_.fail = [](std::string_view call, std::string_view) -> std::optional<Error> {
-    if (call == "put" || call == "create") return Error(ErrorCode::kRefused, "read only");
+    if (call == "put" || call == "put-if-absent") return Error(ErrorCode::kRefused, "read only");
     return std::nullopt;
   };
   Follower follower = MakeFollower();

@@ -13,6 +13,7 @@
 
 #include "follow/follower.h"
 #include "follow/targets/memory_target.h"
+#include "store/wrappers/forwarding_store.h"
 #include "support/manual_clock.h"
 #include "support/memory_store.h"
 #include "support/run_maker.h"
@@ -20,65 +21,34 @@
 namespace weightwire {
 
 // Counts requests, and spoils answers where told to.
-class SpoiledStore final : public Store {
+class SpoiledStore final : public ForwardingStore {
  public:
-  explicit SpoiledStore(Store& store) : store_(store) {}
+  using ForwardingStore::ForwardingStore;
 
   std::vector<std::string> requests;
   std::function<std::optional<Error>(std::string_view call, std::string_view key)> fail;
   std::set<std::string, std::less<>> damaged;  // their first byte is flipped on the way
   std::set<std::string, std::less<>> damaged_once;
 
-  [[nodiscard]] std::string Name() const override { return store_.Name(); }
-  Result<WallTime> Now() override { return store_.Now(); }
-
  private:
-  std::optional<Error> Ask(std::string_view call, std::string_view key) {
+  Status Around(StoreRequest& request, const Send& send) override {
+    if (request.operation == StoreOperation::kNow) return send();
+    const std::string_view call = NameOf(request.operation);
     {
       const std::lock_guard lock(mutex_);
-      requests.push_back(std::string(call) + " " + std::string(key));
+      requests.push_back(std::string(call) + " " + std::string(request.key));
     }
-    return fail ? fail(call, key) : std::nullopt;
-  }
-  void Damage(std::string_view key, std::span<std::uint8_t> bytes) {
-    const std::lock_guard lock(mutex_);
-    const bool once = damaged_once.erase(std::string(key)) != 0;
-    if ((once || damaged.contains(key)) && !bytes.empty()) bytes[0] ^= 1;
-  }
-
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override {
-    if (const auto error = Ask("get", key); error.has_value()) return *error;
-    return store_.Get(key, max_bytes);
+    const std::optional<Error> error = fail ? fail(call, request.key) : std::nullopt;
+    return error.has_value() ? *error : send();
   }
   Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
-    if (const auto error = Ask("read", key); error.has_value()) return *error;
-    WW_RETURN_IF_ERROR(store_.Read(key, offset, out));
-    Damage(key, out);
+    WW_RETURN_IF_ERROR(ForwardingStore::DoRead(key, offset, out));
+    const std::lock_guard lock(mutex_);
+    const bool once = damaged_once.erase(std::string(key)) != 0;
+    if ((once || damaged.contains(key)) && !out.empty()) out[0] ^= 1;
     return Ok();
   }
-  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    if (const auto error = Ask("put", key); error.has_value()) return *error;
-    return store_.Put(key, bytes);
-  }
-  Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    if (const auto error = Ask("create", key); error.has_value()) return *error;
-    return store_.PutIfAbsent(key, bytes);
-  }
-  Result<ObjectInfo> DoStat(std::string_view key) override {
-    if (const auto error = Ask("stat", key); error.has_value()) return *error;
-    return store_.Stat(key);
-  }
-  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view start_after,
-                                         std::size_t limit) override {
-    if (const auto error = Ask("list", prefix); error.has_value()) return *error;
-    return store_.List(prefix, start_after, limit);
-  }
-  Status DoRemove(std::string_view key) override {
-    if (const auto error = Ask("remove", key); error.has_value()) return *error;
-    return store_.Remove(key);
-  }
 
-  Store& store_;
   std::mutex mutex_;  // a follower may ask several things at a time
 };
 

@@ -4,6 +4,7 @@
 
 #include "publish/anchor_policy.h"
 #include "publish/world.h"
+#include "store/wrappers/forwarding_store.h"
 
 namespace weightwire::testing {
 namespace {
@@ -470,31 +471,15 @@ TEST(Publisher, ARunWithASingleWriterNeedsNoPutIfAbsentForRecords) {
 }
 
 // A store that creates what exists.
-class Careless final : public Store {
+class Careless final : public ForwardingStore {
  public:
-  explicit Careless(Store& bucket) : bucket_(bucket) {}
-  [[nodiscard]] std::string Name() const override { return "careless"; }
-  Result<WallTime> Now() override { return bucket_.Now(); }
+  using ForwardingStore::ForwardingStore;
 
  private:
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max) override {
-    return bucket_.Get(key, max);
-  }
-  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
-    return bucket_.Read(key, offset, out);
-  }
-  Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override { return bucket_.Put(key, bytes); }
   Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    WW_RETURN_IF_ERROR(bucket_.Put(key, bytes));
+    WW_RETURN_IF_ERROR(inner().Put(key, bytes));
     return PutOutcome::kCreated;
   }
-  Result<ObjectInfo> DoStat(std::string_view key) override { return bucket_.Stat(key); }
-  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view after, std::size_t limit) override {
-    return bucket_.List(prefix, after, limit);
-  }
-  Status DoRemove(std::string_view key) override { return bucket_.Remove(key); }
-
-  Store& bucket_;
 };
 
 TEST(Publisher, RefusesAStoreThatCreatesWhatExists) {

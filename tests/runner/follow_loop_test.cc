@@ -9,6 +9,7 @@
 #include "follow/mirror/mirror.h"
 #include "follow/mirror/reader.h"
 #include "follow/targets/memory_target.h"
+#include "store/wrappers/forwarding_store.h"
 #include "support/manual_clock.h"
 #include "support/memory_store.h"
 #include "support/run_maker.h"
@@ -21,40 +22,26 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // A store whose reads fail in the way and for as long as it is told.
-class FailingStore final : public Store {
+class FailingStore final : public ForwardingStore {
  public:
-  explicit FailingStore(Store& store) : store_(store) {}
+  using ForwardingStore::ForwardingStore;
 
   void FailReads(std::optional<Error> error, int times = 1'000'000) {
     error_ = std::move(error);
     times_ = times;
   }
   bool refuse_puts = false;
-  [[nodiscard]] std::string Name() const override { return store_.Name(); }
-  Result<WallTime> Now() override { return store_.Now(); }
 
  private:
   Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override {
     if (key.starts_with("versions/") && error_.has_value() && times_-- > 0) return *error_;
-    return store_.Get(key, max_bytes);
-  }
-  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
-    return store_.Read(key, offset, out);
+    return ForwardingStore::DoGet(key, max_bytes);
   }
   Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override {
     if (refuse_puts) return Error(ErrorCode::kRefused, "you may not write");
-    return store_.Put(key, bytes);
+    return ForwardingStore::DoPut(key, bytes);
   }
-  Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
-    return store_.PutIfAbsent(key, bytes);
-  }
-  Result<ObjectInfo> DoStat(std::string_view key) override { return store_.Stat(key); }
-  Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view after, std::size_t limit) override {
-    return store_.List(prefix, after, limit);
-  }
-  Status DoRemove(std::string_view key) override { return store_.Remove(key); }
 
-  Store& store_;
   std::optional<Error> error_;
   int times_ = 0;
 };

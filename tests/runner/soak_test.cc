@@ -13,6 +13,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -26,6 +27,7 @@
 #include "runner/follow_loop.h"
 #include "runner/publisher_runner.h"
 #include "store/backends/file_store.h"
+#include "store/wrappers/forwarding_store.h"
 #include "support/manual_clock.h"
 #include "support/temporary_directory.h"
 
@@ -104,46 +106,44 @@ class Progress {
 };
 
 // A directory bucket with a clock of its own.
-class Bucket final : public Store {
+class Bucket final : public ForwardingStore {
  public:
-  explicit Bucket(const std::filesystem::path& path) : store_(path, "the bucket") {}
+  explicit Bucket(const std::filesystem::path& path)
+      : ForwardingStore(std::make_unique<FileStore>(path, "the bucket")) {}
 
   [[nodiscard]] const Clock& clock() const { return clock_; }
   void LetPass(std::chrono::nanoseconds time) { clock_.Advance(time); }
-  [[nodiscard]] std::string Name() const override { return store_.Name(); }
   Result<WallTime> Now() override { return clock_.Wall(); }
 
  private:
-  Result<std::vector<std::uint8_t>> DoGet(std::string_view key, std::uint64_t max_bytes) override {
-    return store_.Get(key, max_bytes);
-  }
-  Status DoRead(std::string_view key, std::uint64_t offset, std::span<std::uint8_t> out) override {
-    return store_.Read(key, offset, out);
+  // An upload becomes a put.
+  Result<std::unique_ptr<Upload>> DoStartUpload(std::string_view key, std::uint64_t size_bytes) override {
+    return Store::DoStartUpload(key, size_bytes);
   }
   Status DoPut(std::string_view key, std::span<const std::uint8_t> bytes) override {
     SetTime(key);
-    return store_.Put(key, bytes);
+    return inner().Put(key, bytes);
   }
   Result<PutOutcome> DoPutIfAbsent(std::string_view key, std::span<const std::uint8_t> bytes) override {
     SetTime(key);
-    auto outcome = store_.PutIfAbsent(key, bytes);
+    auto outcome = inner().PutIfAbsent(key, bytes);
     if (outcome.ok() && outcome.value() == PutOutcome::kCreated && key.starts_with("versions/")) {
       clock_.Advance(std::chrono::seconds(1));
     }
     return outcome;
   }
   Result<ObjectInfo> DoStat(std::string_view key) override {
-    WW_TRY(ObjectInfo info, store_.Stat(key));
+    WW_TRY(ObjectInfo info, inner().Stat(key));
     info.last_modified = TimeOf(key);
     return info;
   }
   Result<std::vector<ObjectInfo>> DoList(std::string_view prefix, std::string_view after, std::size_t limit) override {
-    WW_TRY(std::vector<ObjectInfo> found, store_.List(prefix, after, limit));
+    WW_TRY(std::vector<ObjectInfo> found, inner().List(prefix, after, limit));
     for (ObjectInfo& info : found) info.last_modified = TimeOf(info.key);
     return found;
   }
   Status DoRemove(std::string_view key) override {
-    WW_RETURN_IF_ERROR(store_.Remove(key));
+    WW_RETURN_IF_ERROR(inner().Remove(key));
     const std::lock_guard lock(mutex_);
     times_.erase(std::string(key));
     return Ok();
@@ -161,7 +161,6 @@ class Bucket final : public Store {
     return at == times_.end() ? clock_.Wall() : at->second;
   }
 
-  FileStore store_;
   ManualClock clock_;
   std::mutex mutex_;
   std::map<std::string, WallTime, std::less<>> times_;  // guarded by mutex_

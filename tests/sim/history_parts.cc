@@ -9,7 +9,7 @@
 #include "sim/follower_machine.h"
 #include "sim/gc_machine.h"
 #include "sim/mirror_machine.h"
-#include "support/faulty_store.h"
+#include "support/wrong_writer_store.h"
 
 namespace weightwire::sim {
 
@@ -51,15 +51,15 @@ std::vector<FollowerVersion> AddFollowers(World& world, Bucket& bucket, Oracle& 
 }
 
 std::unique_ptr<Store> WithFault(std::unique_ptr<Store> store, PublisherFault fault) {
-  using weightwire::testing::FaultyStore;
   using weightwire::testing::StoreFault;
+  using weightwire::testing::WrongWriterStore;
   switch (fault) {
     case PublisherFault::kRecordBeforeParts:
-      return std::make_unique<FaultyStore>(std::move(store), StoreFault::kRecordBeforeParts);
+      return std::make_unique<WrongWriterStore>(std::move(store), StoreFault::kRecordBeforeParts);
     case PublisherFault::kPartKeyWithoutHash:
-      return std::make_unique<FaultyStore>(std::move(store), StoreFault::kPartKeyWithoutHash);
+      return std::make_unique<WrongWriterStore>(std::move(store), StoreFault::kPartKeyWithoutHash);
     case PublisherFault::kLostAnswerIsSuccess:
-      return std::make_unique<FaultyStore>(std::move(store), StoreFault::kLostAnswerIsSuccess);
+      return std::make_unique<WrongWriterStore>(std::move(store), StoreFault::kLostAnswerIsSuccess);
     default:
       return store;
   }

@@ -10,7 +10,7 @@ namespace weightwire::sim {
 
 enum class PublisherFault : std::uint8_t {
   kNone,
-  // In the store of a publisher (support/faulty_store.h):
+  // In the store of a publisher (support/wrong_writer_store.h):
   kRecordBeforeParts,    // parts are put only once their record is there
   kPartKeyWithoutHash,   // every part of a version is put under one name
   kLostAnswerIsSuccess,  // a lost answer to a record is taken for "created"
