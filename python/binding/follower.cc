@@ -24,7 +24,7 @@
 #include "follow/targets/memory_target.h"
 #include "forks.h"
 #include "interruptible.h"
-#include "machine.h"
+#include "process_tools.h"
 #include "runner/mirror_follower.h"
 #include "staged.h"
 #include "store/transfer.h"
@@ -38,22 +38,22 @@ namespace {
 class Session {
  public:
   // Opens the run; the rest decides what is followed into what.
-  Status Open(const std::string& url, std::shared_ptr<Machine> machine, std::uint64_t rate) {
-    WW_TRY(store, OpenStoreFor(url, std::move(machine), rate));
+  Status Open(const std::string& url, std::shared_ptr<ProcessTools> process, std::uint64_t rate) {
+    WW_TRY(store, OpenStoreFor(url, std::move(process), rate));
     WW_TRY(run, Run::Open(*store.store));
     return Ok();
   }
 
   ~Session() {
-    if (store.machine != nullptr) store.machine->sleeper.Stop();
+    if (store.process != nullptr) store.process->sleeper.Stop();
   }
 
   void Start(Target& target, FollowerOptions options) {
     options.fetch_threads = TransferOptions().threads;
-    follower = std::make_unique<Follower>(*run, target, NewId(store.machine->random), std::move(options), Tools());
+    follower = std::make_unique<Follower>(*run, target, NewId(store.process->random), std::move(options), Tools());
   }
   [[nodiscard]] FollowerTools Tools() const {
-    return {&store.machine->clock, store.machine->kernels, store.machine->pool.get()};
+    return {&store.process->clock, store.process->kernels, store.process->pool.get()};
   }
 
   OpenedStore store;
@@ -86,10 +86,10 @@ class PyFollower {
       mirror = nb::cast<std::string>(target);
     }
     const nb::gil_scoped_release release;
-    const std::shared_ptr<Machine> machine = ValueOrRaise(Machine::Make(threads));
+    const std::shared_ptr<ProcessTools> process = ValueOrRaise(ProcessTools::Make(threads));
     session_ = MakeForThisProcess<Session>();
-    RunInterruptibly(machine->sleeper, [&]() -> Status {
-      WW_RETURN_IF_ERROR(session_->Open(url, machine, rate));
+    RunInterruptibly(process->sleeper, [&]() -> Status {
+      WW_RETURN_IF_ERROR(session_->Open(url, process, rate));
       return mirror.has_value() ? FollowMirror(*mirror, mirror_options, std::move(follower))
                                 : FollowArrays(std::move(arrays), mirror_options.adopt, std::move(follower));
     });
@@ -102,7 +102,7 @@ class PyFollower {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
     Follower& follower = Open();
-    SystemSleeper& sleeper = session_->store.machine->sleeper;
+    SystemSleeper& sleeper = session_->store.process->sleeper;
     if (patience.has_value()) {
       using Clock = std::chrono::steady_clock;
       constexpr double kLongest = 1e6;
@@ -241,8 +241,8 @@ class PyFollower {
 
   Status FollowArrays(TargetArrays arrays, bool adopt, FollowerOptions options) {
     Session& session = *session_;
-    const Machine& machine = *session.store.machine;
-    WW_TRY(session.arrays, ArrayTarget::Make(std::move(arrays.arrays), *machine.kernels, *machine.pool));
+    const ProcessTools& process = *session.store.process;
+    WW_TRY(session.arrays, ArrayTarget::Make(std::move(arrays.arrays), *process.kernels, *process.pool));
     session.kept = std::move(arrays);
     if (adopt) WW_RETURN_IF_ERROR(AdoptByDigest(*session.run, *session.arrays));
     session.Start(*session.arrays, std::move(options));
@@ -251,11 +251,11 @@ class PyFollower {
 
   Status FollowMirror(const std::filesystem::path& directory, const MirrorOptions& mirror, FollowerOptions options) {
     Session& session = *session_;
-    Machine& machine = *session.store.machine;
-    WW_TRY(session.mirror, OpenMirror(machine.files, directory, mirror, *machine.kernels, *machine.pool));
+    ProcessTools& process = *session.store.process;
+    WW_TRY(session.mirror, OpenMirror(process.files, directory, mirror, *process.kernels, *process.pool));
     if (mirror.adopt) WW_RETURN_IF_ERROR(AdoptByDigest(*session.run, *session.mirror));
     WW_TRY(session.follower, MakeMirrorFollower(*session.run, *session.mirror, directory, std::move(options),
-                                                session.Tools(), machine.files, machine.random));
+                                                session.Tools(), process.files, process.random));
     return Ok();
   }
 
@@ -280,7 +280,7 @@ class PyFollower {
 nb::tuple Load(const std::string& url, std::optional<Version> version, std::size_t threads) {
   // What the arrays are views of.
   struct Kept {
-    std::shared_ptr<Machine> machine;
+    std::shared_ptr<ProcessTools> process;
     std::unique_ptr<MemoryTarget> memory;
   };
   auto kept = std::make_unique<Kept>();
@@ -288,10 +288,10 @@ nb::tuple Load(const std::string& url, std::optional<Version> version, std::size
   {
     const nb::gil_scoped_release release;
     Session session;
-    const std::shared_ptr<Machine> machine = ValueOrRaise(Machine::Make(threads));
-    RunInterruptibly(machine->sleeper, [&]() -> Status {
-      WW_RETURN_IF_ERROR(session.Open(url, machine, 0));
-      session.memory = std::make_unique<MemoryTarget>(*machine->kernels, *machine->pool);
+    const std::shared_ptr<ProcessTools> process = ValueOrRaise(ProcessTools::Make(threads));
+    RunInterruptibly(process->sleeper, [&]() -> Status {
+      WW_RETURN_IF_ERROR(session.Open(url, process, 0));
+      session.memory = std::make_unique<MemoryTarget>(*process->kernels, *process->pool);
       FollowerOptions options;
       options.keep_lease = false;
       session.Start(*session.memory, options);
@@ -299,7 +299,7 @@ nb::tuple Load(const std::string& url, std::optional<Version> version, std::size
     });
     held = *session.memory->held();
     session.follower.reset();
-    kept->machine = machine;
+    kept->process = process;
     kept->memory = std::move(session.memory);
   }
   const MemoryTarget& memory = *kept->memory;

@@ -16,7 +16,7 @@
 #include "errors.h"
 #include "follow/mirror/mirror_state.h"
 #include "follow/version_lag.h"
-#include "machine.h"
+#include "process_tools.h"
 
 namespace nb = nanobind;
 
@@ -52,10 +52,10 @@ class PyVersionLag {
 // the version that the mirror's state names.
 void CheckMirror(const std::string& directory, std::size_t threads) {
   const nb::gil_scoped_release release;
-  const std::shared_ptr<Machine> machine = ValueOrRaise(Machine::Make(threads));
+  const std::shared_ptr<ProcessTools> process = ValueOrRaise(ProcessTools::Make(threads));
   MirrorOptions options;
   options.check = true;
-  const auto mirror = ValueOrRaise(OpenMirror(machine->files, directory, options, *machine->kernels, *machine->pool));
+  const auto mirror = ValueOrRaise(OpenMirror(process->files, directory, options, *process->kernels, *process->pool));
   if (mirror->damage().has_value()) Raise(*mirror->damage());
 }
 

@@ -20,7 +20,7 @@
 #include "errors.h"
 #include "forks.h"
 #include "interruptible.h"
-#include "machine.h"
+#include "process_tools.h"
 #include "publish/shards.h"
 #include "runner/init_run.h"
 #include "runner/publisher_runner.h"
@@ -97,29 +97,30 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() {
-    if (store_.machine != nullptr) store_.machine->sleeper.Stop();
+    if (store_.process != nullptr) store_.process->sleeper.Stop();
   }
 
   void Open(const std::string& url, const nb::dict& options, const std::string& start) {
     const auto bytes_per_second = nb::cast<std::uint64_t>(options["bytes_per_second"]);
     const auto single_writer = nb::cast<bool>(options["single_writer"]);
     PublisherOptions publisher = ToOptions(options);
-    const std::shared_ptr<Machine> machine = ValueOrRaise(Machine::Make(nb::cast<std::size_t>(options["threads"])));
+    const std::shared_ptr<ProcessTools> process =
+        ValueOrRaise(ProcessTools::Make(nb::cast<std::size_t>(options["threads"])));
     // One rank makes the run; the others open it once it is there.
     const bool makes_run = !publisher.group.has_value() || publisher.group->rank == 0;
     const nb::gil_scoped_release release;
-    RunInterruptibly(machine->sleeper, [&]() -> Status {
-      WW_TRY(store_, OpenStoreFor(url, machine, bytes_per_second));
+    RunInterruptibly(process->sleeper, [&]() -> Status {
+      WW_TRY(store_, OpenStoreFor(url, process, bytes_per_second));
       WW_TRY(run_, makes_run ? InitRun(*store_.store, single_writer, nullptr) : Run::Open(*store_.store));
       if (publisher.state_directory.has_value()) {
         WW_TRY(publisher.state_directory, StateDirectory(publisher.state_directory, run_->id()));
       }
       PublisherTools tools;
-      tools.clock = &machine->clock;
-      tools.random = &machine->random;
-      tools.files = &machine->files;
-      tools.kernels = machine->kernels;
-      tools.pool = machine->pool.get();
+      tools.clock = &process->clock;
+      tools.random = &process->random;
+      tools.files = &process->files;
+      tools.kernels = process->kernels;
+      tools.pool = process->pool.get();
       WW_TRY(runner_, PublisherRunner::Open(*run_, std::move(publisher), tools, start));
       return Ok();
     });
@@ -148,7 +149,7 @@ class Session {
     const std::lock_guard closing(closing_);
     const std::shared_ptr<PublisherRunner> runner = this->runner();
     if (runner == nullptr) return;
-    store_.machine->sleeper.Stop();
+    store_.process->sleeper.Stop();
     runner->Stop();
     const std::lock_guard lock(mutex_);
     last_status_ = runner->status();

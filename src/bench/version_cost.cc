@@ -152,7 +152,7 @@ class VersionBench {
     WW_RETURN_IF_ERROR(figures_.stage.Time([&] { return StepUntil(FollowerStep::kStage); }));
     WW_RETURN_IF_ERROR(figures_.apply.Time([&] { return StepUntil(FollowerStep::kApply); }));
     figures_.mirror.Add(figures_.fetch.last() + figures_.stage.last() + figures_.apply.last());
-    WW_RETURN_IF_ERROR(figures_.settle.Time([&] { return StepUntil(FollowerStep::kUpToDate); }));
+    WW_RETURN_IF_ERROR(figures_.sync.Time([&] { return StepUntil(FollowerStep::kUpToDate); }));
     const RequestCounts counts = follower_store_->Counts() - before;
     figures_.follower_requests = std::max(figures_.follower_requests, counts.requests);
     return figures_.write_journal.Time([&] { return WriteAsMuchAsTheJournal(); });

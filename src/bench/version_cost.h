@@ -30,7 +30,7 @@ struct VersionCost {
   Timings stage;          // decoded and verified,
   Timings apply;          // journal on the disk, weights written
   Timings mirror;         // all of them: from the record seen to a mirror that is readable and crash-safe
-  Timings settle;         // afterwards: weights on the disk
+  Timings sync;           // afterwards: weights on the disk
   std::uint64_t journal_bytes = 0;
 };
 

@@ -111,6 +111,36 @@ std::vector<Row> Rows(const WireFigures& f) {
   return rows;
 }
 
+// What was timed: its name in JSON, and in the table.
+struct TimedStep {
+  std::string name;
+  std::string what;
+  const Timings& timings;
+};
+
+std::vector<TimedStep> TimedSteps(const WireFigures& f) {
+  const VersionCost& r = f.version;
+  std::vector<TimedStep> steps = {
+      {"encode", "encode", r.encode},
+      {"publish", "publish, until its caller goes on", r.publish},
+      {"read", "read the touched tensors once", r.read},
+      {"write_journal", fmt::format("write and sync {}, as the journal has", HumanBytes(r.journal_bytes)),
+       r.write_journal},
+      {"mirror", "mirror, from the record seen to readable and crash-safe", r.mirror},
+      {"mirror_fetch", "  part fetched and hashed", r.fetch},
+      {"mirror_stage", "  decoded, verified, staged", r.stage},
+      {"mirror_apply", "  journal on the disk, weights written", r.apply},
+      {"mirror_sync", "mirror afterwards: weights on the disk", r.sync},
+  };
+  if (f.transfers.has_value()) {
+    steps.push_back({"upload", "upload", f.transfers->upload});
+    steps.push_back({"curl_upload", "upload by curl", f.transfers->curl_upload});
+    steps.push_back({"download", "download, hash checked", f.transfers->download});
+    steps.push_back({"curl_download", "download by curl", f.transfers->curl_download});
+  }
+  return steps;
+}
+
 void ReportText(const WireFigures& f, const Compute& compute, std::size_t repeat) {
   const VersionCost& r = f.version;
   fmt::print("{} model, {} elements changed ({}), delta of {}; {} {}, {}, best of {}\n\n", HumanBytes(r.model_bytes),
@@ -125,24 +155,8 @@ void ReportText(const WireFigures& f, const Compute& compute, std::size_t repeat
 
   TextTable times("lrr");
   times.AddRow({"", "best", "median"});
-  const auto add = [&](const char* what, const Timings& timings) {
-    times.AddRow({what, HumanSeconds(timings.best()), HumanSeconds(timings.median())});
-  };
-  add("encode", r.encode);
-  add("publish, until its caller goes on", r.publish);
-  add("read the touched tensors once", r.read);
-  times.AddRow({fmt::format("write and sync {}, as the journal has", HumanBytes(r.journal_bytes)),
-                HumanSeconds(r.write_journal.best()), HumanSeconds(r.write_journal.median())});
-  add("mirror, from the record seen to readable and crash-safe", r.mirror);
-  add("  part fetched and hashed", r.fetch);
-  add("  decoded, verified, staged", r.stage);
-  add("  journal on the disk, weights written", r.apply);
-  add("mirror afterwards: weights on the disk", r.settle);
-  if (f.transfers.has_value()) {
-    add("upload", f.transfers->upload);
-    add("upload by curl", f.transfers->curl_upload);
-    add("download, hash checked", f.transfers->download);
-    add("download by curl", f.transfers->curl_download);
+  for (const TimedStep& step : TimedSteps(f)) {
+    times.AddRow({step.what, HumanSeconds(step.timings.best()), HumanSeconds(step.timings.median())});
   }
   fmt::print("{}", times.Render());
 }
@@ -157,35 +171,22 @@ void ReportJson(const WireFigures& f, const Compute& compute, std::size_t repeat
   json["threads"] = compute.pool->threads();
   json["isa"] = compute.kernels->name;
   json["repeat"] = repeat;
-  const auto times = [&](const std::string& name, const Timings& timings) {
-    json[name + "_s"] = timings.best();
-    json[name + "_median_s"] = timings.median();
-  };
-  times("encode", r.encode);
-  times("publish", r.publish);
+  for (const TimedStep& step : TimedSteps(f)) {
+    json[step.name + "_s"] = step.timings.best();
+    json[step.name + "_median_s"] = step.timings.median();
+  }
   json["publish_beyond_encode_s"] = HeldBeyondEncoding(r);
   json["publish_beyond_encode_allowed_s"] = AllowedBeyondEncoding(r);
   json["bytes_beyond_delta"] = r.bytes_beyond_delta;
   json["bytes_beyond_delta_allowed"] = kMaxBytesBeyond;
   json["publisher_requests"] = r.publisher_requests;
   json["follower_requests"] = r.follower_requests;
-  times("read", r.read);
-  times("write_journal", r.write_journal);
-  times("mirror", r.mirror);
-  times("mirror_fetch", r.fetch);
-  times("mirror_stage", r.stage);
-  times("mirror_apply", r.apply);
-  times("mirror_settle", r.settle);
   json["journal_bytes"] = r.journal_bytes;
   json["mirror_over_floor"] = MirrorOverFloor(r);
   json["mirror_over_floor_median"] = MirrorOverFloorMedian(r);
   if (f.transfers.has_value()) {
     const TransferTimes& t = *f.transfers;
     json["part_bytes"] = t.size_bytes;
-    times("upload", t.upload);
-    times("curl_upload", t.curl_upload);
-    times("download", t.download);
-    times("curl_download", t.curl_download);
     json["upload_over_curl"] = t.curl_upload.best() / t.upload.best();
     json["download_over_curl"] = t.curl_download.best() / t.download.best();
   } else {

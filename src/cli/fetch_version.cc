@@ -72,7 +72,7 @@ Status FetchVersion(const Run& run, const KnownRecord& version, const std::files
   WW_TRY(const Workplace place, TakeWorkplace(goal, files));
   const std::filesystem::path& partial = place.partial;
   MirrorOptions options;
-  options.carry_code = include_code;
+  options.include_code = include_code;
   SystemRandom random;
   SystemClock clock;
   {

@@ -37,7 +37,7 @@ def test_late_joiners_take_the_cheapest_way(figures):
 
 
 def test_everything_is_timed(figures):
-    for what in ("encode", "publish", "read", "write_journal", "mirror", "mirror_settle"):
+    for what in ("encode", "publish", "read", "write_journal", "mirror", "mirror_sync"):
         assert 0 < figures[f"{what}_s"] <= figures[f"{what}_median_s"]
     assert 0.005 < figures["changed"] / figures["elements"] < 0.02
     assert figures["upload_over_curl"] is None  # no store was given

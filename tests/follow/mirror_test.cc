@@ -122,11 +122,11 @@ TEST_F(MirrorTest, AskedToCheckItFindsWhatOthersHaveChanged) {
     auto mirror = Loaded();
     ASSERT_TRUE(Apply(*mirror, 1).ok() && mirror->Sync().ok());
   }
-  EXPECT_TRUE(HoldsExactly(*Open({.adopt = false, .check = true, .carry_code = false}), versions_[1]));
+  EXPECT_TRUE(HoldsExactly(*Open({.adopt = false, .check = true, .include_code = false}), versions_[1]));
   std::string text = disk_.Contents().at(In("model-00001-of-00002.safetensors"));
   text.back() = static_cast<char>(text.back() ^ 1);
   Overwrite(In("model-00001-of-00002.safetensors"), text);
-  auto mirror = Open({.adopt = false, .check = true, .carry_code = false});
+  auto mirror = Open({.adopt = false, .check = true, .include_code = false});
   EXPECT_FALSE(mirror->held().has_value());
   ASSERT_TRUE(mirror->damage().has_value());
   EXPECT_THAT(mirror->damage()->message(), HasSubstr("must be loaded anew"));
@@ -450,7 +450,7 @@ TEST_F(MirrorTest, CodeIsLoadedOnlyWhenAskedFor) {
   ASSERT_TRUE(LoadInto(*Open(), version).ok());
   EXPECT_THAT(disk_.Contents(), Not(Contains(Key(In("modeling.py")))));
   EXPECT_THAT(disk_.Contents(), Contains(Key(In("config.json"))));
-  ASSERT_TRUE(LoadInto(*Open({.carry_code = true}), version).ok());
+  ASSERT_TRUE(LoadInto(*Open({.include_code = true}), version).ok());
   EXPECT_EQ(disk_.Contents().at(In("modeling.py")), "pass");
 }
 

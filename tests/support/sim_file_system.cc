@@ -266,43 +266,43 @@ Status SimFileSystem::Ask(std::string_view effect, const Path& path) {
   return Ok();
 }
 
-Result<SimFileSystem::Place> SimFileSystem::Find(const Path& path, bool follow, int links) const {
+Result<SimFileSystem::PathEntry> SimFileSystem::Find(const Path& path, bool follow, int links) const {
   WW_RETURN_IF_ERROR(Alive());
   if (links > kMaxLinks) return Refused("too many links", path);
   const Path normal = path.lexically_normal().relative_path();
-  Place place{nullptr, "", disk_.root_};
+  PathEntry entry{nullptr, "", disk_.root_};
   Path walked;
   for (const Path& part : normal) {
     if (part.empty() || part == ".") continue;
-    if (place.node == nullptr) return NotThere(path);
-    if (place.node->kind == FileKind::kLink) {
-      WW_TRY(place, Find(walked.parent_path() / place.node->target, true, links + 1));
+    if (entry.node == nullptr) return NotThere(path);
+    if (entry.node->kind == FileKind::kLink) {
+      WW_TRY(entry, Find(walked.parent_path() / entry.node->target, true, links + 1));
     }
-    if (place.node == nullptr || place.node->kind != FileKind::kDirectory) return NotThere(path);
-    place.directory = place.node;
-    place.name = part.string();
-    const auto found = place.directory->names.find(place.name);
-    place.node = found == place.directory->names.end() ? nullptr : found->second;
+    if (entry.node == nullptr || entry.node->kind != FileKind::kDirectory) return NotThere(path);
+    entry.directory = entry.node;
+    entry.name = part.string();
+    const auto found = entry.directory->names.find(entry.name);
+    entry.node = found == entry.directory->names.end() ? nullptr : found->second;
     walked /= part;
   }
-  if (follow && place.node != nullptr && place.node->kind == FileKind::kLink) {
-    return Find(walked.parent_path() / place.node->target, true, links + 1);
+  if (follow && entry.node != nullptr && entry.node->kind == FileKind::kLink) {
+    return Find(walked.parent_path() / entry.node->target, true, links + 1);
   }
-  return place;
+  return entry;
 }
 
-Result<SimFileSystem::Place> SimFileSystem::FindExisting(const Path& path, bool follow) const {
-  WW_TRY(Place place, Find(path, follow));
-  if (place.node == nullptr) return NotThere(path);
-  return place;
+Result<SimFileSystem::PathEntry> SimFileSystem::FindExisting(const Path& path, bool follow) const {
+  WW_TRY(PathEntry entry, Find(path, follow));
+  if (entry.node == nullptr) return NotThere(path);
+  return entry;
 }
 
 Result<SimDisk::NodePtr> SimFileSystem::FindFile(const Path& path, bool follow) const {
-  WW_TRY(const Place place, FindExisting(path, follow));
-  if (place.node->kind != FileKind::kFile) {
+  WW_TRY(const PathEntry entry, FindExisting(path, follow));
+  if (entry.node->kind != FileKind::kFile) {
     return Error(ErrorCode::kInvalidArgument, fmt::format("{} is not a regular file", path.string()));
   }
-  return place.node;
+  return entry.node;
 }
 
 std::uint64_t SimFileSystem::Change(std::vector<SimDisk::Entry> entries, std::uint64_t needs) {
@@ -318,21 +318,21 @@ std::uint64_t SimFileSystem::Change(std::vector<SimDisk::Entry> entries, std::ui
 }
 
 Result<SimDisk::NodePtr> SimFileSystem::Add(std::string_view effect, const Path& path, FileKind kind) {
-  WW_TRY(const Place place, Find(path, false));
-  if (place.node != nullptr) {
+  WW_TRY(const PathEntry entry, Find(path, false));
+  if (entry.node != nullptr) {
     return Error(ErrorCode::kInvalidArgument, fmt::format("{} already exists", path.string()));
   }
   WW_RETURN_IF_ERROR(Ask(effect, path));
   auto node = std::make_shared<SimDisk::Node>(kind);
-  Change({{place.directory, place.name, node}});
+  Change({{entry.directory, entry.name, node}});
   return node;
 }
 
 Result<std::optional<FileInfo>> SimFileSystem::Stat(const Path& path) {
   WW_RETURN_IF_ERROR(Alive());
-  const auto place = Find(path, false);
-  if (!place.ok() || place.value().node == nullptr) return std::optional<FileInfo>();
-  const SimDisk::Node& node = *place.value().node;
+  const auto entry = Find(path, false);
+  if (!entry.ok() || entry.value().node == nullptr) return std::optional<FileInfo>();
+  const SimDisk::Node& node = *entry.value().node;
   return std::optional(FileInfo{node.kind, node.kind == FileKind::kFile ? node.data.size() : 0});
 }
 
@@ -345,10 +345,10 @@ Result<std::vector<std::uint8_t>> SimFileSystem::Read(const Path& path, std::uin
 }
 
 Result<std::vector<std::string>> SimFileSystem::List(const Path& directory) {
-  WW_TRY(const Place place, FindExisting(directory, true));
-  if (place.node->kind != FileKind::kDirectory) return Refused("it is not a directory", directory);
+  WW_TRY(const PathEntry entry, FindExisting(directory, true));
+  if (entry.node->kind != FileKind::kDirectory) return Refused("it is not a directory", directory);
   std::vector<std::string> names;
-  for (const auto& [name, node] : place.node->names) names.push_back(name);
+  for (const auto& [name, node] : entry.node->names) names.push_back(name);
   return names;
 }
 
@@ -358,9 +358,9 @@ Result<std::unique_ptr<FileMap>> SimFileSystem::Map(const Path& path) {
 }
 
 Result<std::string> SimFileSystem::ReadLink(const Path& path) {
-  WW_TRY(const Place place, FindExisting(path, false));
-  if (place.node->kind != FileKind::kLink) return Refused("it is not a link", path);
-  return place.node->target;
+  WW_TRY(const PathEntry entry, FindExisting(path, false));
+  if (entry.node->kind != FileKind::kLink) return Refused("it is not a link", path);
+  return entry.node->target;
 }
 
 std::string SimFileSystem::BootId() { return fmt::format("boot-{}", boot_); }
@@ -396,8 +396,8 @@ Status SimFileSystem::MakeLink(std::string_view target, const Path& path) {
 }
 
 Status SimFileSystem::Rename(const Path& from, const Path& to) {
-  WW_TRY(const Place source, FindExisting(from, false));
-  WW_TRY(const Place target, Find(to, false));
+  WW_TRY(const PathEntry source, FindExisting(from, false));
+  WW_TRY(const PathEntry target, Find(to, false));
   if (target.directory == nullptr || source.directory == nullptr) return Refused("it cannot be renamed", from);
   if (target.node != nullptr && target.node->kind == FileKind::kDirectory) return Refused("it is a directory", to);
   WW_RETURN_IF_ERROR(Ask("rename", to));
@@ -413,10 +413,10 @@ Status SimFileSystem::Rename(const Path& from, const Path& to) {
 }
 
 Status SimFileSystem::Remove(const Path& path) {
-  WW_TRY(const Place place, FindExisting(path, false));
-  if (place.node->kind == FileKind::kDirectory) return Refused("it is a directory", path);
+  WW_TRY(const PathEntry entry, FindExisting(path, false));
+  if (entry.node->kind == FileKind::kDirectory) return Refused("it is a directory", path);
   WW_RETURN_IF_ERROR(Ask("remove", path));
-  Change({{place.directory, place.name, nullptr}});
+  Change({{entry.directory, entry.name, nullptr}});
   return Ok();
 }
 
@@ -426,31 +426,31 @@ Status SimFileSystem::MakeDirectory(const Path& path) {
 }
 
 Status SimFileSystem::RemoveDirectory(const Path& path) {
-  WW_TRY(const Place place, FindExisting(path, false));
-  if (place.node->kind != FileKind::kDirectory || !place.node->names.empty() || place.directory == nullptr) {
+  WW_TRY(const PathEntry entry, FindExisting(path, false));
+  if (entry.node->kind != FileKind::kDirectory || !entry.node->names.empty() || entry.directory == nullptr) {
     return Refused("it is not an empty directory", path);
   }
   WW_RETURN_IF_ERROR(Ask("remove directory", path));
-  Change({{place.directory, place.name, nullptr}});
+  Change({{entry.directory, entry.name, nullptr}});
   return Ok();
 }
 
 Status SimFileSystem::SyncDirectory(const Path& directory) {
-  WW_TRY(const Place place, FindExisting(directory, true));
+  WW_TRY(const PathEntry entry, FindExisting(directory, true));
   WW_RETURN_IF_ERROR(Ask("sync directory", directory));
   std::vector<SimDisk::Pending>& pending = disk_.pending_;
   // What is in this directory, and what that depends on, back to the oldest.
-  std::vector<bool> settles(pending.size());
+  std::vector<bool> synced(pending.size());
   for (std::size_t k = pending.size(); k-- > 0;) {
-    settles[k] = settles[k] || std::any_of(pending[k].entries.begin(), pending[k].entries.end(),
-                                           [&](const SimDisk::Entry& entry) { return entry.directory == place.node; });
-    for (std::size_t earlier = 0; settles[k] && earlier < k; ++earlier) {
-      if (pending[k].DependsOn(pending[earlier])) settles[earlier] = true;
+    synced[k] = synced[k] || std::any_of(pending[k].entries.begin(), pending[k].entries.end(),
+                                         [&](const SimDisk::Entry& entry) { return entry.directory == entry.node; });
+    for (std::size_t earlier = 0; synced[k] && earlier < k; ++earlier) {
+      if (pending[k].DependsOn(pending[earlier])) synced[earlier] = true;
     }
   }
   std::vector<SimDisk::Pending> rest;
   for (std::size_t k = 0; k < pending.size(); ++k) {
-    if (settles[k]) {
+    if (synced[k]) {
       pending[k].Sync();
     } else {
       rest.push_back(std::move(pending[k]));
@@ -461,22 +461,22 @@ Status SimFileSystem::SyncDirectory(const Path& directory) {
 }
 
 Result<std::unique_ptr<FileLock>> SimFileSystem::Lock(const Path& path, LockMode mode) {
-  WW_TRY(Place place, Find(path, false));
-  if (place.node == nullptr && mode == LockMode::kShared) return NotThere(path);
+  WW_TRY(PathEntry entry, Find(path, false));
+  if (entry.node == nullptr && mode == LockMode::kShared) return NotThere(path);
   WW_RETURN_IF_ERROR(Ask("lock", path));
-  if (place.node == nullptr) {
-    place.node = std::make_shared<SimDisk::Node>(FileKind::kFile);
-    Change({{place.directory, place.name, place.node}});
+  if (entry.node == nullptr) {
+    entry.node = std::make_shared<SimDisk::Node>(FileKind::kFile);
+    Change({{entry.directory, entry.name, entry.node}});
   }
-  for (const auto& [id, held] : place.node->locks) {
+  for (const auto& [id, held] : entry.node->locks) {
     if (mode == LockMode::kExclusive || held == LockMode::kExclusive) {
       return Error(ErrorCode::kUnavailable, fmt::format("{} is locked by another process", path.string()));
     }
   }
   const std::uint64_t id = disk_.next_lock_++;
-  place.node->locks.emplace(id, mode);
-  locks_.emplace_back(place.node, id);
-  return std::unique_ptr<FileLock>(std::make_unique<Lock_>(place.node, id));
+  entry.node->locks.emplace(id, mode);
+  locks_.emplace_back(entry.node, id);
+  return std::unique_ptr<FileLock>(std::make_unique<Lock_>(entry.node, id));
 }
 
 }  // namespace weightwire::testing

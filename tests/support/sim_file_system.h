@@ -109,7 +109,7 @@ class SimFileSystem final : public FileSystem {
   class NewFile_;
   class Lock_;
   // Where a name is, and what it names, if anything.
-  struct Place {
+  struct PathEntry {
     SimDisk::NodePtr directory;
     std::string name;
     SimDisk::NodePtr node;
@@ -117,8 +117,8 @@ class SimFileSystem final : public FileSystem {
 
   [[nodiscard]] Status Alive() const;
   Status Ask(std::string_view effect, const Path& path);
-  Result<Place> Find(const Path& path, bool follow, int links = 0) const;
-  Result<Place> FindExisting(const Path& path, bool follow) const;
+  Result<PathEntry> Find(const Path& path, bool follow, int links = 0) const;
+  Result<PathEntry> FindExisting(const Path& path, bool follow) const;
   Result<SimDisk::NodePtr> FindFile(const Path& path, bool follow) const;
   // Makes names mean something else; in one step.
   std::uint64_t Change(std::vector<SimDisk::Entry> entries, std::uint64_t needs = 0);

@@ -193,7 +193,7 @@ Result<std::unique_ptr<Mirror>> OpenMirrorFor(const FollowOptions& options, File
   MirrorOptions mirror;
   mirror.adopt = options.adopt;
   mirror.check = options.check;
-  mirror.carry_code = options.include_code;
+  mirror.include_code = options.include_code;
   if (options.swap) return OpenSwapMirror(files, options.directory, mirror, *compute.kernels, *compute.pool);
   return OpenMirror(files, options.directory, mirror, *compute.kernels, *compute.pool);
 }

@@ -48,14 +48,14 @@ Status CheckNames(std::span<const AnchorFile> anchor) {
 }  // namespace
 
 Result<std::unique_ptr<IncomingFiles>> IncomingFiles::Begin(FileSystem& files, const FileSystem::Path& folder,
-                                                            std::span<const AnchorFile> anchor, bool carry_code) {
+                                                            std::span<const AnchorFile> anchor, bool include_code) {
   WW_RETURN_IF_ERROR(CheckNames(anchor));
   WW_RETURN_IF_ERROR(RemoveTree(files, folder));
   WW_RETURN_IF_ERROR(files.MakeDirectory(folder));
   auto incoming = std::unique_ptr<IncomingFiles>(new IncomingFiles(files, folder));
   for (const AnchorFile& file : anchor) {
     incoming->incoming_.push_back(
-        {file.name, file.size_bytes, MayBeCode(file.name) && !carry_code, false, false, nullptr});
+        {file.name, file.size_bytes, MayBeCode(file.name) && !include_code, false, false, nullptr});
   }
   return incoming;
 }

@@ -21,7 +21,7 @@ class IncomingFiles {
   // Empties the folder, makes it anew, and checks the names: as spec/PROTOCOL.md, "Anchors", says, none twice, none a
   // folder of another.
   static Result<std::unique_ptr<IncomingFiles>> Begin(FileSystem& files, const FileSystem::Path& folder,
-                                                      std::span<const AnchorFile> anchor, bool carry_code);
+                                                      std::span<const AnchorFile> anchor, bool include_code);
 
   // Without what is passed over.
   [[nodiscard]] std::vector<std::string> names() const;

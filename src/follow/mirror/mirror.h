@@ -47,7 +47,7 @@ struct MirrorOptions {
   // changed the files. Files that do not have the digest of the version held are damage.
   bool check = false;
   // Load files that could run as code (spec/PROTOCOL.md, "Anchors").
-  bool carry_code = false;
+  bool include_code = false;
 };
 
 // A target (target.h) on a disk. If the disk fails during a call, the outcome may be unknown. Then every further call

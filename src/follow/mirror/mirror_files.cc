@@ -124,7 +124,7 @@ Result<std::unique_ptr<TargetLoad>> MirrorInPlace::BeginLoad(std::span<const Anc
   WW_RETURN_IF_ERROR(CheckUsable());
   prepared_files_.reset();
   ++loads_;
-  WW_TRY(auto incoming, IncomingFiles::Begin(files_, own_ / kIncoming, files, options_.carry_code));
+  WW_TRY(auto incoming, IncomingFiles::Begin(files_, own_ / kIncoming, files, options_.include_code));
   for (const std::string& name : incoming->names()) {
     WW_TRY(const std::optional<FileInfo> there, files_.Stat(directory_ / name));
     if (there.has_value() && there->kind == FileKind::kDirectory) {

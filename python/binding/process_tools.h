@@ -16,9 +16,9 @@
 namespace weightwire::python {
 
 // Owns all that stores, publishers and followers point to; each of them keeps one. Neither copied nor moved.
-struct Machine {
+struct ProcessTools {
   // `threads` 0: as many as the machine has.
-  static Result<std::shared_ptr<Machine>> Make(std::size_t threads);
+  static Result<std::shared_ptr<ProcessTools>> Make(std::size_t threads);
 
   SystemClock clock;
   SystemSleeper sleeper;
@@ -29,15 +29,15 @@ struct Machine {
   std::unique_ptr<ThreadPool> pool;
 };
 
-// A store with the usual wrappers, and the machine it needs.
+// A store with the usual wrappers, and the tools it uses.
 struct OpenedStore {
-  std::shared_ptr<Machine> machine;
+  std::shared_ptr<ProcessTools> process;
   std::unique_ptr<Store> store;
   const TraceStore* counts = nullptr;
 };
 
 // `bytes_per_second` 0: as fast as it goes.
-Result<OpenedStore> OpenStoreFor(const std::string& url, std::shared_ptr<Machine> machine,
+Result<OpenedStore> OpenStoreFor(const std::string& url, std::shared_ptr<ProcessTools> process,
                                  std::uint64_t bytes_per_second);
 
 }  // namespace weightwire::python
