@@ -825,7 +825,7 @@ def decode_delta(delta_bytes, base):
 def check_vectors(directory):
     """A line for each vector that does not do as it should, and the number of vectors."""
     wrong, count = [], 0
-    for folder in sorted(Path(directory).glob("*/*/")):
+    for folder in sorted(folder for kind in ("good", "bad") for folder in Path(directory).glob(f"{kind}/*/")):
         base, delta = read_safetensors(folder / "base.safetensors"), (folder / "delta.safetensors").read_bytes()
         good = folder.parent.name == "good"
         expected = "decoded" if good else (folder / "expected.txt").read_text().strip()

@@ -17,8 +17,8 @@ constexpr std::string_view kAnchorFormat = "weightwire-anchor";
 
 FieldsWriter ToFields(const Place& place) {
   FieldsWriter fields;
-  fields.Number("file", place.file).Number("at", place.at).Number("bytes", place.row_bytes);
-  fields.Number("rows", place.rows).Number("stride", place.stride);
+  fields.Number("file", place.file).Number("offset_bytes", place.at).Number("row_bytes", place.row_bytes);
+  fields.Number("rows", place.rows).Number("stride_bytes", place.stride);
   return fields;
 }
 
@@ -31,10 +31,10 @@ Result<std::vector<Place>> ParsePlaces(const JsonValue& file, const std::vector<
     WW_RETURN_IF_ERROR(value.ExpectObject());
     Place place;
     WW_TRY(place.file, value.Number("file"));
-    WW_TRY(place.at, value.Number("at"));
-    WW_TRY(place.row_bytes, value.Number("bytes"));
+    WW_TRY(place.at, value.Number("offset_bytes"));
+    WW_TRY(place.row_bytes, value.Number("row_bytes"));
     WW_TRY(place.rows, value.Number("rows"));
-    WW_TRY(place.stride, value.Number("stride"));
+    WW_TRY(place.stride, value.Number("stride_bytes"));
     const auto bytes = CheckedMul(place.row_bytes, place.rows);
     const auto sum = CheckedAdd(total, bytes.value_or(0));
     if (!bytes.has_value() || *bytes == 0 || !sum.has_value()) {
@@ -61,7 +61,7 @@ Result<std::vector<AssembledFile>> ParseAssembled(const JsonValue& fields) {
     WW_RETURN_IF_ERROR(value.ExpectObject());
     AssembledFile file;
     WW_TRY(file.name, value.Text("name"));
-    WW_TRY(file.size_bytes, value.Number("size"));
+    WW_TRY(file.size_bytes, value.Number("bytes"));
     WW_RETURN_IF_ERROR(CheckFileName(file.name));
     // Nothing else is covered by the state's digest.
     if (!file.name.ends_with(".safetensors")) {
@@ -101,20 +101,20 @@ std::string ToJson(const AnchorManifest& manifest) {
   std::vector<FieldsWriter> files;
   for (const AnchorFile& file : manifest.files) {
     FieldsWriter& to = files.emplace_back();
-    to.Text("name", file.name).Number("size", file.size_bytes).Hash("hash", file.hash);
+    to.Text("name", file.name).Number("bytes", file.size_bytes).Hash("hash", file.hash);
     if (file.places.empty()) continue;
     std::vector<FieldsWriter> places;
     for (const Place& place : file.places) places.push_back(ToFields(place));
     to.Objects("places", places);
   }
   FieldsWriter fields;
-  fields.Text("format", kAnchorFormat).AnId("run", manifest.run).Number("version", manifest.name.version);
-  fields.AnId("id", manifest.name.id).Hash("layout", manifest.layout).Hash("state", manifest.state);
-  fields.Number("delta_bytes", manifest.delta_bytes).Objects("files", files);
+  fields.Text("format", kAnchorFormat).AnId("run_id", manifest.run).Number("version", manifest.name.version);
+  fields.AnId("id", manifest.name.id).Hash("layout_hash", manifest.layout).Hash("digest", manifest.state);
+  fields.Number("total_delta_bytes", manifest.delta_bytes).Objects("files", files);
   if (!manifest.assembled.empty()) {
     std::vector<FieldsWriter> assembled;
     for (const AssembledFile& file : manifest.assembled) {
-      assembled.emplace_back().Text("name", file.name).Number("size", file.size_bytes);
+      assembled.emplace_back().Text("name", file.name).Number("bytes", file.size_bytes);
     }
     fields.Objects("assembled", assembled);
   }
@@ -124,12 +124,12 @@ std::string ToJson(const AnchorManifest& manifest) {
 Result<AnchorManifest> ParseAnchorManifest(std::string_view json) {
   WW_TRY(const JsonValue fields, ParseFields(json, kMaxAnchorManifestBytes, kAnchorFormat));
   AnchorManifest manifest;
-  WW_TRY(manifest.run, fields.AnId("run"));
+  WW_TRY(manifest.run, fields.AnId("run_id"));
   WW_TRY(manifest.name.version, fields.Number("version"));
   WW_TRY(manifest.name.id, fields.AnId("id"));
-  WW_TRY(manifest.layout, fields.Hash("layout"));
-  WW_TRY(manifest.state, fields.Hash("state"));
-  WW_TRY(manifest.delta_bytes, fields.Number("delta_bytes"));
+  WW_TRY(manifest.layout, fields.Hash("layout_hash"));
+  WW_TRY(manifest.state, fields.Hash("digest"));
+  WW_TRY(manifest.delta_bytes, fields.Number("total_delta_bytes"));
   WW_TRY(const auto* list, fields.List("files", kMaxAnchorFiles));
   if (fields.Get("assembled").ok()) {
     WW_TRY(manifest.assembled, ParseAssembled(fields));
@@ -145,7 +145,7 @@ Result<AnchorManifest> ParseAnchorManifest(std::string_view json) {
     WW_RETURN_IF_ERROR(value.ExpectObject());
     AnchorFile file;
     WW_TRY(file.name, value.Text("name"));
-    WW_TRY(file.size_bytes, value.Number("size"));
+    WW_TRY(file.size_bytes, value.Number("bytes"));
     WW_TRY(file.hash, value.Hash("hash"));
     WW_RETURN_IF_ERROR(CheckFileName(file.name));
     WW_RETURN_IF_ERROR(name_once(file.name));

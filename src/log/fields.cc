@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -22,6 +23,21 @@ std::optional<std::uint64_t> ParseNumber(std::string_view text) {
     if (__builtin_add_overflow(number, static_cast<std::uint64_t>(c - '0'), &number)) return std::nullopt;
   }
   return number;
+}
+
+bool IsTime(std::string_view text) {
+  constexpr std::string_view kForm = "0000-00-00T00:00:00";
+  constexpr std::size_t kMaxFractionDigits = 9;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (text.size() <= kForm.size() || text.back() != 'Z') return false;
+  for (std::size_t i = 0; i < kForm.size(); ++i) {
+    if (kForm[i] == '0' ? !is_digit(text[i]) : text[i] != kForm[i]) return false;
+  }
+  const std::string_view fraction = text.substr(kForm.size(), text.size() - kForm.size() - 1);
+  if (fraction.empty()) return true;
+  const std::string_view digits = fraction.substr(1);
+  return fraction.front() == '.' && !digits.empty() && digits.size() <= kMaxFractionDigits &&
+         std::ranges::all_of(digits, is_digit);
 }
 
 }  // namespace
@@ -184,13 +200,8 @@ Result<Id> JsonValue::AnId(const std::string& key) const {
 }
 
 Result<std::string> JsonValue::Time(const std::string& key) const {
-  constexpr std::string_view kForm = "0000-00-00T00:00:00Z";
   WW_TRY(std::string text, Text(key));
-  bool fits = text.size() == kForm.size();
-  for (std::size_t i = 0; fits && i < kForm.size(); ++i) {
-    fits = kForm[i] == '0' ? text[i] >= '0' && text[i] <= '9' : text[i] == kForm[i];
-  }
-  if (!fits) return Corrupt(fmt::format("its \"{}\" is no time such as 2026-11-15T08:00:00Z", key));
+  if (!IsTime(text)) return Corrupt(fmt::format("its \"{}\" is no time such as 2026-11-15T08:00:00Z", key));
   return text;
 }
 
@@ -299,16 +310,13 @@ FieldsWriter& FieldsWriter::Texts(std::string_view key, const std::vector<std::s
   return *this;
 }
 
-std::string TimeText(std::int64_t unix_seconds) {
-  using std::chrono::seconds;
-  using std::chrono::sys_seconds;
-  const sys_seconds time{seconds(unix_seconds)};
+std::string TimeText(WallTime time) {
   const auto day = std::chrono::floor<std::chrono::days>(time);
   const std::chrono::year_month_day date(day);
   const std::chrono::hh_mm_ss of_day(time - day);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", static_cast<int>(date.year()),
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", static_cast<int>(date.year()),
                      static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()), of_day.hours().count(),
-                     of_day.minutes().count(), of_day.seconds().count());
+                     of_day.minutes().count(), of_day.seconds().count(), of_day.subseconds().count());
 }
 
 }  // namespace weightwire

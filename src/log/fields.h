@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/sha256.h"
 #include "log/id.h"
@@ -39,7 +40,7 @@ class JsonValue {
   [[nodiscard]] Result<Sha256Digest> Hash(const std::string& key) const;
   [[nodiscard]] Result<std::optional<Sha256Digest>> HashOrNull(const std::string& key) const;
   [[nodiscard]] Result<Id> AnId(const std::string& key) const;
-  // Of the form of TimeText; it is shown to people and never computed with.
+  // A UTC time in RFC 3339, with or without a fraction of a second, as TimeText writes it. Readers only show it.
   [[nodiscard]] Result<std::string> Time(const std::string& key) const;
   [[nodiscard]] Result<const JsonValue*> Object(const std::string& key) const;
   [[nodiscard]] Result<const JsonValue*> ObjectOrNull(const std::string& key) const;  // nullptr for null
@@ -90,7 +91,7 @@ class FieldsWriter {
   std::string text_;
 };
 
-// "2026-11-15T08:00:00Z", of seconds since 1970.
-[[nodiscard]] std::string TimeText(std::int64_t unix_seconds);
+// "2026-11-15T08:00:00.000Z".
+[[nodiscard]] std::string TimeText(WallTime time);
 
 }  // namespace weightwire

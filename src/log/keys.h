@@ -14,7 +14,7 @@ namespace weightwire {
 
 using Version = std::uint64_t;
 
-inline constexpr std::string_view kRunManifestKey = "wire.json";
+inline constexpr std::string_view kRunManifestKey = "run.json";
 inline constexpr std::string_view kDeltasPrefix = "deltas/";
 inline constexpr std::string_view kAnchorsPrefix = "anchors/";
 inline constexpr std::string_view kLeasesPrefix = "leases/";

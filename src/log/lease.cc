@@ -24,8 +24,8 @@ bool IsPrintable(std::string_view name) {
 
 std::string ToJson(const Lease& lease) {
   FieldsWriter fields;
-  fields.Text("format", kLeaseFormat).AnId("run", lease.run).AnId("id", lease.follower).Text("name", lease.name);
-  fields.Number("holds", lease.holds).Number("needs_from", lease.needs_from);
+  fields.Text("format", kLeaseFormat).AnId("run_id", lease.run).AnId("id", lease.follower).Text("name", lease.name);
+  fields.Number("version", lease.holds).Number("needs_deltas_after", lease.needs_from);
   if (lease.needs_anchor.has_value()) {
     std::string folder = AnchorFolder(*lease.needs_anchor);
     folder.pop_back();  // its "/"
@@ -33,20 +33,20 @@ std::string ToJson(const Lease& lease) {
   } else {
     fields.Null("needs_anchor");
   }
-  return fields.SmallNumber("seconds", lease.seconds).Finish();
+  return fields.SmallNumber("ttl_seconds", lease.seconds).Finish();
 }
 
 Result<Lease> ParseLease(std::string_view json) {
   WW_TRY(const JsonValue fields, ParseFields(json, kMaxLeaseBytes, kLeaseFormat));
   Lease lease;
-  WW_TRY(lease.run, fields.AnId("run"));
+  WW_TRY(lease.run, fields.AnId("run_id"));
   WW_TRY(lease.follower, fields.AnId("id"));
   WW_TRY(lease.name, fields.Text("name"));
   if (!IsPrintable(lease.name) || lease.name.size() > kMaxFollowerNameBytes) {
     return Corrupt("its \"name\" is too long or not printable");
   }
-  WW_TRY(lease.holds, fields.NumberOrNull("holds"));
-  WW_TRY(lease.needs_from, fields.NumberOrNull("needs_from"));
+  WW_TRY(lease.holds, fields.NumberOrNull("version"));
+  WW_TRY(lease.needs_from, fields.NumberOrNull("needs_deltas_after"));
   WW_TRY(const JsonValue* anchor, fields.Get("needs_anchor"));
   if (!anchor->is_null()) {
     WW_TRY(const std::string folder, fields.Text("needs_anchor"));
@@ -55,9 +55,9 @@ Result<Lease> ParseLease(std::string_view json) {
       return Corrupt("its \"needs_anchor\" is no anchor");
     }
   }
-  WW_TRY(lease.seconds, fields.SmallNumber("seconds"));
+  WW_TRY(lease.seconds, fields.SmallNumber("ttl_seconds"));
   if (lease.seconds < kMinLeaseSeconds || lease.seconds > kMaxLeaseSeconds) {
-    return Corrupt("its \"seconds\" is outside of what a lease may last");
+    return Corrupt("its \"ttl_seconds\" is outside the limits of a lease");
   }
   return lease;
 }

@@ -35,14 +35,14 @@ bool Mark::Names(std::string_view key) const {
 
 std::string ToJson(const Mark& mark) {
   FieldsWriter fields;
-  fields.Text("format", kMarkFormat).AnId("run", mark.run).AnId("id", mark.id).Texts("keys", mark.keys);
+  fields.Text("format", kMarkFormat).AnId("run_id", mark.run).AnId("id", mark.id).Texts("keys", mark.keys);
   return fields.Finish();
 }
 
 Result<Mark> ParseMark(std::string_view json) {
   WW_TRY(const JsonValue fields, ParseFields(json, kMaxMarkBytes, kMarkFormat));
   Mark mark;
-  WW_TRY(mark.run, fields.AnId("run"));
+  WW_TRY(mark.run, fields.AnId("run_id"));
   WW_TRY(mark.id, fields.AnId("id"));
   WW_TRY(mark.keys, fields.Texts("keys", kMaxMarkKeys));
   for (const std::string& key : mark.keys) {

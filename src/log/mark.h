@@ -21,7 +21,7 @@ struct Mark {
 };
 
 [[nodiscard]] std::string ToJson(const Mark& mark);
-// Refuses keys that nobody may remove: records, layouts, wire.json, anything that is no part and no anchor.
+// Refuses keys that nobody may remove: records, layouts, run.json, anything that is no part and no anchor.
 Result<Mark> ParseMark(std::string_view json);
 
 }  // namespace weightwire

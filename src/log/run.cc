@@ -57,7 +57,6 @@ Result<Run> Run::Open(Store& store) {
   }
   auto manifest = ParseRunManifest(TextOf(bytes.value()));
   if (!manifest.ok()) return manifest.error().In(In(std::string(kRunManifestKey), store));
-  WW_RETURN_IF_ERROR(CheckFeatures(manifest.value().read, fmt::format("read the run at {}", store.Name())));
   return Run(store, std::move(manifest).value());
 }
 

@@ -18,8 +18,9 @@ constexpr std::uint64_t kFormatVersion = 1;
 
 std::string ToJson(const RunManifest& manifest) {
   FieldsWriter fields;
-  fields.Text("format", kRunFormat).SmallNumber("format_version", kFormatVersion).AnId("run", manifest.run);
-  fields.Boolean("single_writer", manifest.single_writer).Texts("read", manifest.read).Texts("write", manifest.write);
+  fields.Text("format", kRunFormat).SmallNumber("format_version", kFormatVersion).AnId("run_id", manifest.run);
+  fields.Boolean("single_writer", manifest.single_writer).Texts("read_features", manifest.read);
+  fields.Texts("write_features", manifest.write);
   return fields.Finish();
 }
 
@@ -29,23 +30,26 @@ Result<RunManifest> ParseRunManifest(std::string_view json) {
   if (version != kFormatVersion) {
     return Error(
         ErrorCode::kUnsupported,
-        fmt::format("the run has format version {}, and this weightwire knows version {} only: use a newer one",
+        fmt::format("the run has format version {}, and this weightwire knows only version {}; update weightwire",
                     version, kFormatVersion));
   }
   RunManifest manifest;
-  WW_TRY(manifest.run, fields.AnId("run"));
+  // Checked first, because the rest may look different to who does not know the feature.
+  WW_TRY(manifest.read, fields.Texts("read_features", kMaxFeatures));
+  WW_RETURN_IF_ERROR(CheckFeatures(manifest.read, "read this run"));
+  WW_TRY(manifest.run, fields.AnId("run_id"));
   WW_TRY(manifest.single_writer, fields.Boolean("single_writer"));
-  WW_TRY(manifest.read, fields.Texts("read", kMaxFeatures));
-  WW_TRY(manifest.write, fields.Texts("write", kMaxFeatures));
+  WW_TRY(manifest.write, fields.Texts("write_features", kMaxFeatures));
   return manifest;
 }
 
 Status CheckFeatures(const std::vector<std::string>& features, std::string_view to_do_what) {
   const auto unknown = std::ranges::find_if(features, [](const std::string& name) { return name != kPiecesFeature; });
   if (unknown == features.end()) return Ok();
-  return Error(ErrorCode::kUnsupported,
-               fmt::format("to {} it takes {}, which this weightwire does not know: use a newer one", to_do_what,
-                           Quoted(*unknown)));
+  return Error(
+      ErrorCode::kUnsupported,
+      fmt::format("to {}, weightwire needs the feature {}, which this version does not know; update weightwire",
+                  to_do_what, Quoted(*unknown)));
 }
 
 }  // namespace weightwire

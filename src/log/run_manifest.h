@@ -1,4 +1,4 @@
-// wire.json: what a run is, and what one must understand to use it.
+// run.json: what a run is, and what one must understand to use it.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ struct RunManifest {
 };
 
 [[nodiscard]] std::string ToJson(const RunManifest& manifest);
-// kUnsupported for another format version.
+// kUnsupported for another format version, or if reading needs a feature that is not known here.
 Result<RunManifest> ParseRunManifest(std::string_view json);
 
 // A version that may take an anchor in pieces to get to (spec/PROTOCOL.md, "Anchors").

@@ -66,7 +66,7 @@ void WritePiece(FieldsWriter& out, const std::optional<SentPiece>& piece) {
     return;
   }
   FieldsWriter fields;
-  fields.Number("size", piece->size_bytes).Hash("hash", piece->hash);
+  fields.Number("bytes", piece->size_bytes).Hash("hash", piece->hash);
   out.Object("piece", fields);
 }
 
@@ -74,7 +74,7 @@ Result<std::optional<SentPiece>> ReadPiece(const JsonValue& object) {
   WW_TRY(const JsonValue* fields, object.ObjectOrNull("piece"));
   if (fields == nullptr) return std::optional<SentPiece>();
   SentPiece piece;
-  WW_TRY(piece.size_bytes, fields->Number("size"));
+  WW_TRY(piece.size_bytes, fields->Number("bytes"));
   WW_TRY(piece.hash, fields->Hash("hash"));
   return std::optional(piece);
 }
@@ -92,7 +92,7 @@ std::string EndedKey(const Id& anchor) { return fmt::format("ended/{}", ToHex(an
 
 std::string ToJson(const GroupStart& start) {
   FieldsWriter out;
-  out.Text("format", kStart).AnId("run", start.run);
+  out.Text("format", kStart).AnId("run_id", start.run);
   out.Number("newest", start.newest).Hash("record_hash", start.record_hash);
   return out.AnId("next_anchor", start.next_anchor).Finish();
 }
@@ -100,7 +100,7 @@ std::string ToJson(const GroupStart& start) {
 Result<GroupStart> ParseGroupStart(std::string_view json) {
   WW_TRY(const JsonValue fields, ParseFields(json, kMaxMessageBytes, kStart));
   GroupStart start;
-  WW_TRY(start.run, fields.AnId("run"));
+  WW_TRY(start.run, fields.AnId("run_id"));
   WW_TRY(start.newest, fields.NumberOrNull("newest"));
   WW_TRY(start.record_hash, fields.Hash("record_hash"));
   WW_TRY(start.next_anchor, fields.AnId("next_anchor"));
@@ -111,12 +111,12 @@ std::string ToJson(const Contribution& report) {
   FieldsWriter out;
   out.Text("format", kReport);
   WriteError(out, report.error);
-  out.Boolean("needs_rebase", report.needs_rebase).Number("step", report.step).Hash("layout", report.layout);
+  out.Boolean("needs_rebase", report.needs_rebase).Number("step", report.step).Hash("layout_hash", report.layout);
   out.Text("shards", report.shards).Boolean("whole", report.whole).Text("before", DigestsText(report.before));
-  out.Text("after", DigestsText(report.after)).Number("changed", report.changed);
+  out.Text("after", DigestsText(report.after)).Number("changed_elements", report.changed);
   if (report.part.has_value()) {
     FieldsWriter part;
-    part.Text("key", report.part->key).Number("size", report.part->size_bytes).Hash("hash", report.part->hash);
+    part.Text("key", report.part->key).Number("bytes", report.part->size_bytes).Hash("hash", report.part->hash);
     out.Object("part", part);
   } else {
     out.Null("part");
@@ -131,17 +131,17 @@ Result<Contribution> ParseContribution(std::string_view json) {
   WW_TRY(report.error, ReadError(fields));
   WW_TRY(report.needs_rebase, fields.Boolean("needs_rebase"));
   WW_TRY(report.step, fields.Number("step"));
-  WW_TRY(report.layout, fields.Hash("layout"));
+  WW_TRY(report.layout, fields.Hash("layout_hash"));
   WW_TRY(report.shards, fields.Text("shards"));
   WW_TRY(report.whole, fields.Boolean("whole"));
   WW_TRY(report.before, ReadDigests(fields, "before"));
   WW_TRY(report.after, ReadDigests(fields, "after"));
-  WW_TRY(report.changed, fields.Number("changed"));
+  WW_TRY(report.changed, fields.Number("changed_elements"));
   WW_TRY(const JsonValue* part, fields.ObjectOrNull("part"));
   if (part != nullptr) {
     report.part.emplace();
     WW_TRY(report.part->key, part->Text("key"));
-    WW_TRY(report.part->size_bytes, part->Number("size"));
+    WW_TRY(report.part->size_bytes, part->Number("bytes"));
     WW_TRY(report.part->hash, part->Hash("hash"));
   }
   WW_TRY(report.piece, ReadPiece(fields));

@@ -138,8 +138,7 @@ Result<std::optional<Draft>> VersionMaker::Make(const StateBits& bits, std::uint
   WW_RETURN_IF_ERROR(CheckBits(bits));
   Draft draft;
   draft.step = step;
-  draft.time =
-      TimeText(std::chrono::duration_cast<std::chrono::seconds>(tools_.clock->Wall().time_since_epoch()).count());
+  draft.time = TimeText(tools_.clock->Wall());
   draft.epoch = admission.epoch;
   draft.shards = bits.shards;
   draft.layout = bits.shards != nullptr ? bits.shards->whole() : bits.layout;

@@ -110,7 +110,7 @@ def test_init_makes_a_run_once(tmp_path):
 
 def test_a_single_writer_is_recorded(tmp_path):
     assert succeed_json("init", tmp_path / "bucket", "--single-writer")["single_writer"]
-    assert json.loads((tmp_path / "bucket/wire.json").read_text())["single_writer"] is True
+    assert json.loads((tmp_path / "bucket/run.json").read_text())["single_writer"] is True
     write_sharded(tmp_path / "0", chain(1)[0])
     succeed("publish", tmp_path / "bucket", tmp_path / "0")
     succeed("init", tmp_path / "other")

@@ -127,13 +127,16 @@ TEST(Fields, HashesAndIdsHaveOneSpelling) {
   ExpectError(With("\"k\":\"" + hash.substr(31) + "\"").AnId("k"), ErrorCode::kCorrupt);
 }
 
-TEST(Fields, AcceptsOneFormOfTimes) {
-  EXPECT_EQ(TimeText(0), "1970-01-01T00:00:00Z");
-  EXPECT_EQ(TimeText(1'794'729'600), "2026-11-15T08:00:00Z");
-  EXPECT_EQ(TimeText(951'827'696), "2000-02-29T12:34:56Z");
-  EXPECT_EQ(With(R"("k":"2026-11-15T08:00:00Z")").Time("k").value(), "2026-11-15T08:00:00Z");
-  for (const char* bad : {"", "2026-11-15T08:00:00", "2026-11-15 08:00:00Z", "2026-11-15T08:00:00.5Z",
-                          "2026-11-15T08:00:0aZ", "2026-11-15T08:00:00Z "}) {
+TEST(Fields, AcceptsTimesWithAndWithoutAFraction) {
+  EXPECT_EQ(TimeText(WallTime()), "1970-01-01T00:00:00.000Z");
+  EXPECT_EQ(TimeText(WallTime(std::chrono::milliseconds(1'794'729'600'042))), "2026-11-15T08:00:00.042Z");
+  EXPECT_EQ(TimeText(WallTime(std::chrono::milliseconds(951'827'696'999))), "2000-02-29T12:34:56.999Z");
+  for (const char* good : {"2026-11-15T08:00:00Z", "2026-11-15T08:00:00.5Z", "2026-11-15T08:00:00.123456789Z"}) {
+    EXPECT_EQ(With(std::string("\"k\":\"") + good + "\"").Time("k").value(), good);
+  }
+  for (const char* bad : {"", "2026-11-15T08:00:00", "2026-11-15 08:00:00Z", "2026-11-15T08:00:00.Z",
+                          "2026-11-15T08:00:00.1234567890Z", "2026-11-15T08:00:00.5", "2026-11-15T08:00:00,5Z",
+                          "2026-11-15T08:00:00.5aZ", "2026-11-15T08:00:0aZ", "2026-11-15T08:00:00Z "}) {
     ExpectError(With(std::string("\"k\":\"") + bad + "\"").Time("k"), ErrorCode::kCorrupt);
   }
 }

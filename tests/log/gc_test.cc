@@ -110,7 +110,7 @@ TEST_F(GcTest, KeepsTheNewestAnchorsAndTheDeltasAfterThem) {
   for (Version version = 1; version <= 35; ++version) EXPECT_EQ(HasDelta(version), version > 20) << version;
   EXPECT_TRUE(Keys(kMarksPrefix).empty());
   for (Version version = 0; version <= 35; ++version) EXPECT_TRUE(Has(RecordKey(version)));
-  EXPECT_TRUE(Has("wire.json"));
+  EXPECT_TRUE(Has("run.json"));
   EXPECT_EQ(progress.removed.objects, before.size() - Keys().size());
   EXPECT_EQ(progress.removed, progress.deletable);
   EXPECT_EQ(progress.removed.objects, 2U * 3 + 20);
@@ -559,7 +559,7 @@ TEST_F(GcTest, RefusesARunWithUnknownWriteFeatures) {
   Fill();
   RunManifest manifest = history_.run().manifest();
   manifest.write = {"two-hands"};
-  history_.Put("wire.json", ToJson(manifest));
+  history_.Put("run.json", ToJson(manifest));
   const weightwire::Run run = Run::Open(store_).value();
   Collector collector(run, options_, random_);
   ExpectError(collector.Step(), ErrorCode::kUnsupported, "\"two-hands\"");

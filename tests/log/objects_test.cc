@@ -26,34 +26,37 @@ std::string Replaced(std::string text, std::string_view from, std::string_view t
   return at == std::string::npos ? text : text.replace(at, from.size(), to);
 }
 
-// --- wire.json ---
+// --- run.json ---
 
-constexpr std::string_view kWireJson =
-    R"({"format":"weightwire-run","format_version":1,"run":"00112233445566778899aabbccddeeff",)"
-    R"("single_writer":true,"read":["r"],"write":["w","x"]})";
+constexpr std::string_view kRunJson =
+    R"({"format":"weightwire-run","format_version":1,"run_id":"00112233445566778899aabbccddeeff",)"
+    R"("single_writer":true,"read_features":["pieces"],"write_features":["w","x"]})";
 
 TEST(RunManifest, Golden) {
   RunManifest manifest;
   manifest.run = kRun;
   manifest.single_writer = true;
-  manifest.read = {"r"};
+  manifest.read = {"pieces"};
   manifest.write = {"w", "x"};
-  EXPECT_EQ(ToJson(manifest), kWireJson);
-  EXPECT_EQ(ParseRunManifest(kWireJson).value(), manifest);
+  EXPECT_EQ(ToJson(manifest), kRunJson);
+  EXPECT_EQ(ParseRunManifest(kRunJson).value(), manifest);
 }
 
 TEST(RunManifest, Refusals) {
-  const std::string json(kWireJson);
-  ExpectError(ParseRunManifest(Replaced(json, "version\":1", "version\":2")), ErrorCode::kUnsupported, "version 2");
+  const std::string json(kRunJson);
+  ExpectError(ParseRunManifest(Replaced(json, "version\":1", "version\":2")), ErrorCode::kUnsupported,
+              "version 2, and this weightwire knows only version 1; update weightwire");
   ExpectError(ParseRunManifest(Replaced(json, "version\":1", "version\":0")), ErrorCode::kUnsupported);
   ExpectError(ParseRunManifest(Replaced(json, "version\":1", "version\":\"1\"")), ErrorCode::kCorrupt);
   // A later version may look different in everything else.
   ExpectError(ParseRunManifest(R"({"format":"weightwire-run","format_version":9})"), ErrorCode::kUnsupported);
+  ExpectError(ParseRunManifest(R"({"format":"weightwire-run","format_version":1,"read_features":["teleport"]})"),
+              ErrorCode::kUnsupported, "\"teleport\", which this version does not know; update weightwire");
   ExpectError(ParseRunManifest(Replaced(json, "true", "1")), ErrorCode::kCorrupt);
   ExpectError(ParseRunManifest(json + std::string(kMaxRunManifestBytes, ' ')), ErrorCode::kLimit);
   std::string many;
   for (std::uint64_t i = 0; i < kMaxFeatures; ++i) many += R"("f",)";
-  ExpectError(ParseRunManifest(Replaced(json, R"(["r"])", "[" + many + R"("f"])")), ErrorCode::kLimit);
+  ExpectError(ParseRunManifest(Replaced(json, R"(["pieces"])", "[" + many + R"("f"])")), ErrorCode::kLimit);
 }
 
 TEST(RunManifest, NamesUnknownFeatures) {
@@ -100,29 +103,29 @@ Record TheFirst() {
 }
 
 constexpr std::string_view kRecordJson =
-    R"({"format":"weightwire-record","run":"00112233445566778899aabbccddeeff","version":"42",)"
-    R"("parent":"1111111111111111111111111111111111111111111111111111111111111111",)"
-    R"("step":"18446744073709551615","time":"2026-11-15T08:00:00Z","writer":"0123456789abcdef0123456789abcdef",)"
-    R"("layout":"2222222222222222222222222222222222222222222222222222222222222222",)"
-    R"("state":"3333333333333333333333333333333333333333333333333333333333333333",)"
+    R"({"format":"weightwire-record","run_id":"00112233445566778899aabbccddeeff","version":"42",)"
+    R"("parent_hash":"1111111111111111111111111111111111111111111111111111111111111111",)"
+    R"("step":"18446744073709551615","time":"2026-11-15T08:00:00Z","writer_id":"0123456789abcdef0123456789abcdef",)"
+    R"("layout_hash":"2222222222222222222222222222222222222222222222222222222222222222",)"
+    R"("digest":"3333333333333333333333333333333333333333333333333333333333333333",)"
     R"("delta":{"parts":[{"key":"deltas/00000000000000000041-00000000000000000042/)"
-    R"(4444444444444444444444444444444444444444444444444444444444444444.safetensors","size":"10",)"
+    R"(4444444444444444444444444444444444444444444444444444444444444444.safetensors","bytes":"10",)"
     R"("hash":"4444444444444444444444444444444444444444444444444444444444444444"},)"
     R"({"key":"deltas/00000000000000000041-00000000000000000042/)"
-    R"(5555555555555555555555555555555555555555555555555555555555555555.safetensors","size":"20",)"
+    R"(5555555555555555555555555555555555555555555555555555555555555555.safetensors","bytes":"20",)"
     R"("hash":"5555555555555555555555555555555555555555555555555555555555555555"}]},)"
-    R"("changed":"7","delta_bytes":"1000","chain":"40",)"
+    R"("changed_elements":"7","total_delta_bytes":"1000","chain_start":"40",)"
     R"("anchor":{"version":"41","id":"0123456789abcdef0123456789abcdef","bytes":"5000",)"
-    R"("hash":"6666666666666666666666666666666666666666666666666666666666666666"},"read":[]})";
+    R"("manifest_hash":"6666666666666666666666666666666666666666666666666666666666666666"},"read_features":[]})";
 
 constexpr std::string_view kFirstJson =
-    R"({"format":"weightwire-record","run":"00112233445566778899aabbccddeeff","version":"0","parent":null,)"
-    R"("step":"18446744073709551615","time":"2026-11-15T08:00:00Z","writer":"0123456789abcdef0123456789abcdef",)"
-    R"("layout":"2222222222222222222222222222222222222222222222222222222222222222",)"
-    R"("state":"3333333333333333333333333333333333333333333333333333333333333333",)"
-    R"("delta":null,"changed":"7","delta_bytes":"0","chain":"0",)"
+    R"({"format":"weightwire-record","run_id":"00112233445566778899aabbccddeeff","version":"0","parent_hash":null,)"
+    R"("step":"18446744073709551615","time":"2026-11-15T08:00:00Z","writer_id":"0123456789abcdef0123456789abcdef",)"
+    R"("layout_hash":"2222222222222222222222222222222222222222222222222222222222222222",)"
+    R"("digest":"3333333333333333333333333333333333333333333333333333333333333333",)"
+    R"("delta":null,"changed_elements":"7","total_delta_bytes":"0","chain_start":"0",)"
     R"("anchor":{"version":"0","id":"0123456789abcdef0123456789abcdef","bytes":"5000",)"
-    R"("hash":"6666666666666666666666666666666666666666666666666666666666666666"},"read":[]})";
+    R"("manifest_hash":"6666666666666666666666666666666666666666666666666666666666666666"},"read_features":[]})";
 
 TEST(Records, Golden) {
   EXPECT_EQ(ToJson(ARecord()), kRecordJson);
@@ -165,13 +168,13 @@ TEST(Records, RefusesRecordsThatBreakAnyRule) {
   refused(
       TheFirst(), [](Record& r) { r.delta_bytes = 1; }, "version 0 has");
   refused(
-      TheFirst(), [](Record& r) { r.chain = 1; }, "\"chain\"");
+      TheFirst(), [](Record& r) { r.chain = 1; }, "\"chain_start\"");
   refused(
-      ARecord(), [](Record& r) { r.chain = 42; }, "\"chain\"");
+      ARecord(), [](Record& r) { r.chain = 42; }, "\"chain_start\"");
   refused(
-      ARecord(), [](Record& r) { r.chain = 43; }, "\"chain\"");
+      ARecord(), [](Record& r) { r.chain = 43; }, "\"chain_start\"");
   refused(
-      ARebase(), [](Record& r) { r.chain = 41; }, "\"chain\"");
+      ARebase(), [](Record& r) { r.chain = 41; }, "\"chain_start\"");
   refused(
       ARecord(), [](Record& r) { r.anchor->name.version = 43; }, "later version");
   refused(
@@ -181,7 +184,7 @@ TEST(Records, RefusesRecordsThatBreakAnyRule) {
   refused(
       ARebase(), [](Record& r) { r.anchor = std::nullopt; }, "neither");
   refused(
-      ARecord(), [](Record& r) { r.delta_bytes = 29; }, "\"delta_bytes\"");
+      ARecord(), [](Record& r) { r.delta_bytes = 29; }, "\"total_delta_bytes\"");
   refused(
       ARecord(), [](Record& r) { r.time = "\x1b[31mnow"; }, "\"time\"");
 }
@@ -214,7 +217,7 @@ TEST(Records, ReportsUnknownFeaturesBeforeOtherErrors) {
   Record record = ARecord();
   record.read = {"teleport"};
   ExpectError(ParseRecord(ToJson(record)), ErrorCode::kUnsupported, "\"teleport\"");
-  ExpectError(ParseRecord(R"({"format":"weightwire-record","read":["teleport"]})"), ErrorCode::kUnsupported);
+  ExpectError(ParseRecord(R"({"format":"weightwire-record","read_features":["teleport"]})"), ErrorCode::kUnsupported);
 }
 
 // Without any one of its keys, with null or another type in its place, no object is accepted.
@@ -233,9 +236,27 @@ void EveryKeyIsNeeded(std::string_view json, const std::vector<std::string>& key
 }
 
 TEST(Records, RefusesRecordsWithAMissingKey) {
-  EveryKeyIsNeeded(kRecordJson, {"format",  "run",         "version", "parent", "step", "time",  "writer",
-                                 "layout",  "state",       "delta",   "parts",  "key",  "size",  "hash",
-                                 "changed", "delta_bytes", "chain",   "anchor", "id",   "bytes", "read"},
+  EveryKeyIsNeeded(kRecordJson, {"format",
+                                 "run_id",
+                                 "version",
+                                 "parent_hash",
+                                 "step",
+                                 "time",
+                                 "writer_id",
+                                 "layout_hash",
+                                 "digest",
+                                 "delta",
+                                 "parts",
+                                 "key",
+                                 "bytes",
+                                 "hash",
+                                 "changed_elements",
+                                 "total_delta_bytes",
+                                 "chain_start",
+                                 "anchor",
+                                 "id",
+                                 "manifest_hash",
+                                 "read_features"},
                    ParseRecord);
 }
 
@@ -283,13 +304,13 @@ RC_GTEST_PROP(RecordProperty, ReadsBack, (std::uint64_t seed)) {
 // --- anchors ---
 
 constexpr std::string_view kAnchorJson =
-    R"({"format":"weightwire-anchor","run":"00112233445566778899aabbccddeeff","version":"42",)"
+    R"({"format":"weightwire-anchor","run_id":"00112233445566778899aabbccddeeff","version":"42",)"
     R"("id":"0123456789abcdef0123456789abcdef",)"
-    R"("layout":"2222222222222222222222222222222222222222222222222222222222222222",)"
-    R"("state":"3333333333333333333333333333333333333333333333333333333333333333","delta_bytes":"1000",)"
-    R"("files":[{"name":"config.json","size":"12",)"
+    R"("layout_hash":"2222222222222222222222222222222222222222222222222222222222222222",)"
+    R"("digest":"3333333333333333333333333333333333333333333333333333333333333333","total_delta_bytes":"1000",)"
+    R"("files":[{"name":"config.json","bytes":"12",)"
     R"("hash":"4444444444444444444444444444444444444444444444444444444444444444"},)"
-    R"({"name":"sub/model.safetensors","size":"18446744073709551603",)"
+    R"({"name":"sub/model.safetensors","bytes":"18446744073709551603",)"
     R"("hash":"5555555555555555555555555555555555555555555555555555555555555555"}]})";
 
 AnchorManifest AManifest() {
@@ -307,10 +328,10 @@ TEST(Anchors, Golden) {
   EXPECT_EQ(ToJson(AManifest()), kAnchorJson);
   EXPECT_EQ(ParseAnchorManifest(kAnchorJson).value(), AManifest());
   EXPECT_EQ(AManifest().TotalBytes(), ~std::uint64_t{0});
-  EveryKeyIsNeeded(
-      kAnchorJson,
-      {"format", "run", "version", "id", "layout", "state", "delta_bytes", "files", "name", "size", "hash"},
-      ParseAnchorManifest);
+  EveryKeyIsNeeded(kAnchorJson,
+                   {"format", "run_id", "version", "id", "layout_hash", "digest", "total_delta_bytes", "files", "name",
+                    "bytes", "hash"},
+                   ParseAnchorManifest);
 }
 
 TEST(Anchors, Refusals) {
@@ -350,17 +371,19 @@ TEST(Anchors, Pieces) {
   const auto read = ParseAnchorManifest(ToJson(manifest));
   ASSERT_TRUE(read.ok()) << read.error().message();
   EXPECT_EQ(read.value(), manifest);
-  EXPECT_NE(ToJson(manifest).find(R"("places":[{"file":"0","at":"25","bytes":"5","rows":"6","stride":"10"}])"),
+  EXPECT_NE(ToJson(manifest).find(
+                R"("places":[{"file":"0","offset_bytes":"25","row_bytes":"5","rows":"6","stride_bytes":"10"}])"),
             std::string::npos);
-  EXPECT_NE(ToJson(manifest).find(R"("assembled":[{"name":"model.safetensors","size":"80"}])"), std::string::npos);
-  EveryKeyIsNeeded(R"({"format":"weightwire-anchor","run":"00112233445566778899aabbccddeeff","version":"42",)"
-                   R"("id":"0123456789abcdef0123456789abcdef",)"
-                   R"("layout":"2222222222222222222222222222222222222222222222222222222222222222",)"
-                   R"("state":"3333333333333333333333333333333333333333333333333333333333333333","delta_bytes":"1",)"
-                   R"("files":[{"hash":"4444444444444444444444444444444444444444444444444444444444444444",)"
-                   R"("places":[{"file":"0","at":"0","bytes":"5","rows":"6","stride":"5"}],"name":"p","size":"30"}],)"
-                   R"("assembled":[{"name":"m.safetensors","size":"30"}]})",
-                   {"file", "at", "bytes", "rows", "stride"}, ParseAnchorManifest);
+  EXPECT_NE(ToJson(manifest).find(R"("assembled":[{"name":"model.safetensors","bytes":"80"}])"), std::string::npos);
+  EveryKeyIsNeeded(
+      R"({"format":"weightwire-anchor","run_id":"00112233445566778899aabbccddeeff","version":"42",)"
+      R"("id":"0123456789abcdef0123456789abcdef",)"
+      R"("layout_hash":"2222222222222222222222222222222222222222222222222222222222222222",)"
+      R"("digest":"3333333333333333333333333333333333333333333333333333333333333333","total_delta_bytes":"1",)"
+      R"("files":[{"hash":"4444444444444444444444444444444444444444444444444444444444444444",)"
+      R"("places":[{"file":"0","offset_bytes":"0","row_bytes":"5","rows":"6","stride_bytes":"5"}],"name":"p","bytes":"30"}],)"
+      R"("assembled":[{"name":"m.safetensors","bytes":"30"}]})",
+      {"file", "offset_bytes", "row_bytes", "rows", "stride_bytes"}, ParseAnchorManifest);
 }
 
 TEST(Anchors, RefusesPlacesOutsideAFile) {
@@ -415,9 +438,9 @@ RC_GTEST_PROP(AnchorProperty, ReadsBack, (std::uint64_t seed)) {
 // --- leases ---
 
 constexpr std::string_view kLeaseJson =
-    R"({"format":"weightwire-lease","run":"00112233445566778899aabbccddeeff","id":"0123456789abcdef0123456789abcdef",)"
-    R"("name":"rollout 7","holds":"41","needs_from":"40",)"
-    R"("needs_anchor":"anchors/00000000000000000040/00112233445566778899aabbccddeeff","seconds":600})";
+    R"({"format":"weightwire-lease","run_id":"00112233445566778899aabbccddeeff","id":"0123456789abcdef0123456789abcdef",)"
+    R"("name":"rollout 7","version":"41","needs_deltas_after":"40",)"
+    R"("needs_anchor":"anchors/00000000000000000040/00112233445566778899aabbccddeeff","ttl_seconds":600})";
 
 Lease ALease() {
   Lease lease;
@@ -434,15 +457,16 @@ Lease ALease() {
 TEST(Leases, Golden) {
   EXPECT_EQ(ToJson(ALease()), kLeaseJson);
   EXPECT_EQ(ParseLease(kLeaseJson).value(), ALease());
-  EveryKeyIsNeeded(kLeaseJson, {"format", "run", "id", "name", "holds", "needs_from", "needs_anchor", "seconds"},
+  EveryKeyIsNeeded(kLeaseJson,
+                   {"format", "run_id", "id", "name", "version", "needs_deltas_after", "needs_anchor", "ttl_seconds"},
                    ParseLease);
   Lease lease = ALease();
   lease.holds = lease.needs_from = std::nullopt;
   lease.needs_anchor = std::nullopt;
   EXPECT_EQ(ToJson(lease),
-            R"({"format":"weightwire-lease","run":"00112233445566778899aabbccddeeff",)"
-            R"("id":"0123456789abcdef0123456789abcdef","name":"rollout 7","holds":null,"needs_from":null,)"
-            R"("needs_anchor":null,"seconds":600})");
+            R"({"format":"weightwire-lease","run_id":"00112233445566778899aabbccddeeff",)"
+            R"("id":"0123456789abcdef0123456789abcdef","name":"rollout 7","version":null,"needs_deltas_after":null,)"
+            R"("needs_anchor":null,"ttl_seconds":600})");
   EXPECT_EQ(ParseLease(ToJson(lease)).value(), lease);
 }
 
@@ -466,7 +490,7 @@ TEST(Leases, RefusesNamesWithControlCharacters) {
 TEST(Leases, Refusals) {
   const std::string json(kLeaseJson);
   for (const char* seconds : {"59", "86401", "0", "\"600\"", "600.0", "null"}) {
-    ExpectError(ParseLease(Replaced(json, "600", seconds)), ErrorCode::kCorrupt, "\"seconds\"");
+    ExpectError(ParseLease(Replaced(json, "600", seconds)), ErrorCode::kCorrupt, "\"ttl_seconds\"");
   }
   for (const char* seconds : {"60", "86400"}) EXPECT_TRUE(Succeeds(ParseLease(Replaced(json, "600", seconds))));
   const std::string anchor = "anchors/00000000000000000040/00112233445566778899aabbccddeeff";
@@ -512,14 +536,14 @@ TEST(Marks, Golden) {
   mark.id = kOther;
   mark.keys = {kFolder, kAnchorPlace, PartKey(42, 43, HashOf('4'))};
   const std::string json =
-      R"({"format":"weightwire-mark","run":"00112233445566778899aabbccddeeff","id":"0123456789abcdef0123456789abcdef",)"
+      R"({"format":"weightwire-mark","run_id":"00112233445566778899aabbccddeeff","id":"0123456789abcdef0123456789abcdef",)"
       R"("keys":["deltas/00000000000000000041-00000000000000000042/",)"
       R"("anchors/00000000000000000040/00112233445566778899aabbccddeeff/",)"
       R"("deltas/00000000000000000042-00000000000000000043/)"
       R"(4444444444444444444444444444444444444444444444444444444444444444.safetensors"]})";
   EXPECT_EQ(ToJson(mark), json);
   EXPECT_EQ(ParseMark(json).value(), mark);
-  EveryKeyIsNeeded(json, {"format", "run", "id", "keys"}, ParseMark);
+  EveryKeyIsNeeded(json, {"format", "run_id", "id", "keys"}, ParseMark);
 }
 
 TEST(Marks, NameEverythingBelowAFolder) {
@@ -547,7 +571,7 @@ TEST(Marks, RefuseKeysThatMustStay) {
   EXPECT_TRUE(Succeeds(marked(kAnchorPlace)));
   for (const std::string& key : {std::string(""),
                                  std::string("/"),
-                                 std::string("wire.json"),
+                                 std::string("run.json"),
                                  RecordKey(0),
                                  LayoutKey(HashOf('1')),
                                  LeaseKey(kRun),

@@ -76,19 +76,19 @@ TEST_F(RunTest, CreateSucceedsAfterALostAnswer) {
 TEST_F(RunTest, RefusesUnknownFeatures) {
   RunManifest manifest;
   manifest.write = {"two-hands"};
-  PutText("wire.json", ToJson(manifest));
+  PutText("run.json", ToJson(manifest));
   const auto run = Run::Open(store_);
   ASSERT_TRUE(Succeeds(run));
   ExpectError(run.value().CheckMayWrite(), ErrorCode::kUnsupported, "\"two-hands\"");
   manifest.read = {"glasses"};
-  PutText("wire.json", ToJson(manifest));
+  PutText("run.json", ToJson(manifest));
   ExpectError(Run::Open(store_), ErrorCode::kUnsupported, "\"glasses\"");
-  PutText("wire.json", R"({"format":"weightwire-run","format_version":2})");
+  PutText("run.json", R"({"format":"weightwire-run","format_version":2})");
   ExpectError(Run::Open(store_), ErrorCode::kUnsupported, "format version 2");
   ExpectError(Run::Create(store_, false, random_), ErrorCode::kUnsupported);
-  PutText("wire.json", "damaged");
-  ExpectError(Run::Open(store_), ErrorCode::kCorrupt, "wire.json of memory");
-  PutText("wire.json", std::string(kMaxRunManifestBytes + 1, ' '));
+  PutText("run.json", "damaged");
+  ExpectError(Run::Open(store_), ErrorCode::kCorrupt, "run.json of memory");
+  PutText("run.json", std::string(kMaxRunManifestBytes + 1, ' '));
   ExpectError(Run::Open(store_), ErrorCode::kLimit);
 }
 

@@ -12,7 +12,7 @@ Record SomeRecord(Version version, std::span<const std::uint8_t> part) {
   Record record;
   record.version = version;
   record.parent = Sha256Digest{};
-  record.time = TimeText(0);
+  record.time = TimeText(WallTime());
   record.layout = SmallModel(1).layout->hash();
   const Sha256Digest hash = ObjectHash(part);
   record.delta = {{PartKey(version - 1, version, hash), part.size(), hash}};

@@ -33,7 +33,7 @@ def test_a_mirror_that_a_follower_must_recover_first_holds_nothing_for_readers(m
     path = directory / ".weightwire" / "state.json"
     state = json.loads(path.read_text())
     if interruption == "update":
-        held = ("run", "version", "step", "record", "layout", "state", "delta_bytes")
+        held = ("run_id", "version", "step", "record_hash", "layout_hash", "digest", "total_delta_bytes")
         state |= {"writing": {key: state[key] for key in held}, "by": "journal"}
     else:
         state["unsynced"] = "another boot"

@@ -213,7 +213,7 @@ def train_as_a_rank():
         versions = [entry["weightwire/version"] for entry in logged]
         assert versions == sorted(set(versions)) and versions[-1] == 3
         record = json.loads((bucket / "versions" / "00000000000000000003.json").read_text())
-        assert sum(entry["weightwire/bytes"] for entry in logged) == int(record["delta_bytes"])
+        assert sum(entry["weightwire/bytes"] for entry in logged) == int(record["total_delta_bytes"])
 
 
 def test_all_ranks_of_a_trainer_publish_together(bucket, tmp_path):

@@ -375,7 +375,7 @@ def test_it_is_what_one_process_would_publish(four, bucket, tmp_path, weightwire
 
     def states(run):
         records = sorted((run / "versions").iterdir())
-        return [json.loads(record.read_text())["state"] for record in records]
+        return [json.loads(record.read_text())["digest"] for record in records]
 
     assert states(bucket) == states(tmp_path / "alone")
     # To readers it is a run like any other, and what they write out a checkpoint like any other.
@@ -403,7 +403,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(two, four, bucket):
         publisher.publish(version).wait(30)
     assert_same_tensors(loaded(bucket), dict(model.state_dict()))
     newest = json.loads(max((bucket / "versions").iterdir()).read_text())
-    assert newest["chain"] == "0", "nobody had to begin anew"
+    assert newest["chain_start"] == "0", "nobody had to begin anew"
 
 
 def test_ranks_that_may_not_fetch_go_on_with_a_rebase(two, bucket):

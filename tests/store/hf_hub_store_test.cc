@@ -114,8 +114,8 @@ class HfHubStoreTest : public ::testing::Test {
 
   SystemClock clock_;
   std::map<std::string, std::string> objects_ = {
-      {"run/wire.json", "wire"}, {"run/versions/1", "one"}, {"run/versions/2", "second"}, {"run/a-b", "x"},
-      {"run/a/b", "y"},          {"run/not a key", "z"},    {"running/other", "z"},       {"other", "z"}};
+      {"run/run.json", "wire"}, {"run/versions/1", "one"}, {"run/versions/2", "second"}, {"run/a-b", "x"},
+      {"run/a/b", "y"},         {"run/not a key", "z"},    {"running/other", "z"},       {"other", "z"}};
   int status_ = 200;
   bool leaked_ = false;
   std::string next_host_;
@@ -153,9 +153,9 @@ TEST_F(HfHubStoreTest, LooksAndLists) {
     }
     return found;
   };
-  EXPECT_EQ(keys("", "", 10), (std::vector<std::string>{"a-b", "a/b", "versions/1", "versions/2", "wire.json"}));
+  EXPECT_EQ(keys("", "", 10), (std::vector<std::string>{"a-b", "a/b", "run.json", "versions/1", "versions/2"}));
   EXPECT_EQ(keys("versions/", "", 10), (std::vector<std::string>{"versions/1", "versions/2"}));
-  EXPECT_EQ(keys("", "a/b", 2), (std::vector<std::string>{"versions/1", "versions/2"}));
+  EXPECT_EQ(keys("", "a/b", 2), (std::vector<std::string>{"run.json", "versions/1"}));
   EXPECT_EQ(keys("v", "", 1), (std::vector<std::string>{"versions/1"}));
   EXPECT_EQ(keys("none/", "", 10), std::vector<std::string>());
   EXPECT_GE(store_->Now().value(), stat.value().last_modified);
@@ -174,7 +174,7 @@ TEST_F(HfHubStoreTest, PagesThatLeadInACircleAreNotFollowedForEver) {
 }
 
 TEST_F(HfHubStoreTest, WithoutATokenAPrivateBucketIsRefused) {
-  const auto got = public_store_->Get("wire.json", kSmall);
+  const auto got = public_store_->Get("run.json", kSmall);
   ExpectError(got, ErrorCode::kRefused);
   EXPECT_THAT(got.error().message(), ::testing::HasSubstr("HF_TOKEN"));
 }
@@ -182,7 +182,7 @@ TEST_F(HfHubStoreTest, WithoutATokenAPrivateBucketIsRefused) {
 TEST_F(HfHubStoreTest, OverloadMeansNotNow) {
   for (const int status : {429, 500, 503}) {
     status_ = status;
-    const auto got = store_->Get("wire.json", kSmall);
+    const auto got = store_->Get("run.json", kSmall);
     ExpectError(got, ErrorCode::kUnavailable);
     EXPECT_THAT(got.error().message(), ::testing::Not(::testing::HasSubstr("secrettoken")));
     ExpectError(store_->List("", "", 10), ErrorCode::kUnavailable);

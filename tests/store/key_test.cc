@@ -8,7 +8,7 @@ namespace weightwire {
 namespace {
 
 TEST(Key, AcceptsWhatTheWireUses) {
-  for (const char* key : {"wire.json", "versions/00000000000000000042.json", "deltas/1-2/ab.safetensors", "a", "A_-.9",
+  for (const char* key : {"run.json", "versions/00000000000000000042.json", "deltas/1-2/ab.safetensors", "a", "A_-.9",
                           "anchors/1/x/.gitattributes", "...", "a/..b", "a/.weightwire"}) {
     EXPECT_TRUE(CheckKey(key).ok()) << key;
     EXPECT_TRUE(CheckKeyPrefix(key).ok()) << key;

@@ -150,8 +150,8 @@ TEST_F(OpenTest, APublicBucketIsFoundOut) {
   FakeS3 s3;
   UseKeys(s3);
   const std::string url = "s3://bucket/run?endpoint=" + s3.Url();
-  ASSERT_TRUE(Succeeds(OpenBackend(url, options_).value()->Put("wire.json", BytesOf("x"))));
-  const auto closed = IsPublic(url, options_, "wire.json");
+  ASSERT_TRUE(Succeeds(OpenBackend(url, options_).value()->Put("run.json", BytesOf("x"))));
+  const auto closed = IsPublic(url, options_, "run.json");
   ASSERT_TRUE(Succeeds(closed));
   EXPECT_FALSE(closed.value());
   s3.SetBefore([](const testing::ServerRequest& request) -> std::optional<testing::ServerReply> {
@@ -159,7 +159,7 @@ TEST_F(OpenTest, APublicBucketIsFoundOut) {
     if (!request.Header("authorization").empty()) reply.status = 500;
     return reply;
   });
-  EXPECT_TRUE(IsPublic(url, options_, "wire.json").value());
+  EXPECT_TRUE(IsPublic(url, options_, "run.json").value());
 }
 
 TEST_F(OpenTest, TheUsualWrappersCountEveryAttempt) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -113,13 +114,17 @@ JsonOutput ToJsonOutput(const Line& line) {
 // Fixed widths, so that lines that come later stand below the others.
 constexpr const char* kColumns = "{:>8}  {:>10}  {:<20}  {:>9}  {:>10}  {:>9}{}\n";
 
+constexpr std::size_t kTimeWithoutFraction = std::string_view("0000-00-00T00:00:00").size();
+
 void PrintHead() { fmt::print(kColumns, "version", "step", "published", "changed", "bytes", "of model", "  anchor"); }
 
 void Print(const Line& line) {
   const Record& record = line.record;
   std::string mark = line.anchor ? "  anchor" : "";
   if (!record.delta.has_value()) mark += record.version == 0 ? "  first" : "  rebase";
-  fmt::print(kColumns, record.version, record.step, record.time,
+  // To the second: the column has no room for the fraction.
+  const std::string published = record.time.substr(0, kTimeWithoutFraction) + "Z";
+  fmt::print(kColumns, record.version, record.step, published,
              record.delta.has_value() ? Percent(record.changed, line.model.elements) : "all", HumanBytes(line.bytes),
              Percent(line.bytes, line.model.bytes), mark);
 }

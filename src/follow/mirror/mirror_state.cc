@@ -19,24 +19,24 @@ constexpr std::string_view kDigestsMagic = "WWDGST01";
 }  // namespace
 
 void WriteHeld(FieldsWriter& out, const Held& held) {
-  out.AnId("run", held.run)
+  out.AnId("run_id", held.run)
       .Number("version", held.version)
       .Number("step", held.step)
-      .Hash("record", held.record_hash)
-      .Hash("layout", held.layout)
-      .Hash("state", held.state)
-      .Number("delta_bytes", held.delta_bytes);
+      .Hash("record_hash", held.record_hash)
+      .Hash("layout_hash", held.layout)
+      .Hash("digest", held.state)
+      .Number("total_delta_bytes", held.delta_bytes);
 }
 
 Result<Held> ReadHeld(const JsonValue& object) {
   Held held;
-  WW_TRY(held.run, object.AnId("run"));
+  WW_TRY(held.run, object.AnId("run_id"));
   WW_TRY(held.version, object.Number("version"));
   WW_TRY(held.step, object.Number("step"));
-  WW_TRY(held.record_hash, object.Hash("record"));
-  WW_TRY(held.layout, object.Hash("layout"));
-  WW_TRY(held.state, object.Hash("state"));
-  WW_TRY(held.delta_bytes, object.Number("delta_bytes"));
+  WW_TRY(held.record_hash, object.Hash("record_hash"));
+  WW_TRY(held.layout, object.Hash("layout_hash"));
+  WW_TRY(held.state, object.Hash("digest"));
+  WW_TRY(held.delta_bytes, object.Number("total_delta_bytes"));
   return held;
 }
 
@@ -46,7 +46,9 @@ std::string ToJson(const MirrorState& state) {
   if (state.held.has_value()) {
     WriteHeld(out, *state.held);
   } else {
-    for (const char* key : {"run", "version", "step", "record", "layout", "state", "delta_bytes"}) out.Null(key);
+    for (const char* key : {"run_id", "version", "step", "record_hash", "layout_hash", "digest", "total_delta_bytes"}) {
+      out.Null(key);
+    }
   }
   if (state.writing.has_value()) {
     FieldsWriter writing;
@@ -67,7 +69,7 @@ std::string ToJson(const MirrorState& state) {
 Result<MirrorState> ParseMirrorState(std::string_view json) {
   WW_TRY(const JsonValue object, ParseFields(json, kMaxMirrorStateBytes, kMirrorFormat));
   MirrorState state;
-  WW_TRY(const JsonValue* run, object.Get("run"));
+  WW_TRY(const JsonValue* run, object.Get("run_id"));
   if (!run->is_null()) {
     WW_TRY(Held held, ReadHeld(object));
     state.held = held;

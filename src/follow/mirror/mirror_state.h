@@ -2,8 +2,8 @@
 // crash. state.json is the one that counts:
 //
 //   {"format":"weightwire-mirror",
-//    "run":id, "version":number, "step":number, "record":hash, "layout":hash, "state":hash,
-//    "delta_bytes":number,    all of them null: nothing yet
+//    "run_id":id, "version":number, "step":number, "record_hash":hash, "layout_hash":hash, "digest":hash,
+//    "total_delta_bytes":number,    all of them null: no version yet
 //    "writing":null, or an object with the same keys: the files are being changed to that version, and are neither,
 //    "by":"journal" or "files": how to complete that; null if "writing" is null,
 //    "unsynced":null, or the boot (FileSystem::BootId) since which weights may not be durable}

@@ -492,7 +492,7 @@ Result<WallTime> S3Store::Now() {
   Request request;
   request.doing = "ask for the time by";
   request.method = "HEAD";
-  request.key = "wire.json";
+  request.key = "run.json";
   WW_TRY(const HttpAnswer answer, Send(request));
   if (const auto now = date_.Now()) return *now;
   return Error(ErrorCode::kUnsupported, fmt::format("{} does not say what time it is", Name()));
