@@ -63,14 +63,12 @@ TEST(ObjectVectors, WrittenObjectsAreWrittenWithTheSameBytes) {
 }
 
 TEST(ObjectVectors, GoodObjectsAreRead) {
-  ForEachIn("good", 10,
-            [](const std::string&, const Result<std::string>& printed) { EXPECT_TRUE(Succeeds(printed)); });
+  ForEachIn("good", 10, [](const std::string&, const Result<std::string>& printed) { EXPECT_TRUE(Succeeds(printed)); });
 }
 
 TEST(ObjectVectors, BadObjectsAreDamaged) {
-  ForEachIn("bad", 100, [](const std::string&, const Result<std::string>& printed) {
-    ExpectError(printed, ErrorCode::kCorrupt);
-  });
+  ForEachIn("bad", 100,
+            [](const std::string&, const Result<std::string>& printed) { ExpectError(printed, ErrorCode::kCorrupt); });
 }
 
 TEST(ObjectVectors, ObjectsOfLaterVersionsAreUnsupported) {
