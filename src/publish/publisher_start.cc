@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "publish/publisher.h"
 #include "store/probe.h"
 

@@ -11,7 +11,9 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/failure_policy.h"
+#include "base/random.h"
 #include "base/result.h"
 #include "cli/checkpoints.h"
 #include "cli/command_tools.h"
@@ -27,7 +29,6 @@
 #include "publish/policy.h"
 #include "publish/publisher.h"
 #include "publish/sooner.h"
-#include "runner/follow_loop.h"
 #include "runner/init_run.h"
 #include "runner/state_directory.h"
 
@@ -295,10 +296,14 @@ Command AddPublish(CLI::App& app, const CommandTools& tools) {
   AddPath(sub, "--state", options->state_directory,
           "where the base copy and what is not sent yet are kept; in $XDG_STATE_HOME/weightwire or "
           "~/.local/state/weightwire, by the run's id, unless given");
-  AddNumber(sub, "--anchor-every", options->anchor_every,
-            "write an anchor, a full checkpoint, after so many versions (100 unless given; 0: never by number)");
+  AddNumber(
+      sub, "--anchor-every", options->anchor_every,
+      fmt::format("write an anchor, a full checkpoint, after so many versions ({} unless given; 0: never by number)",
+                  kAnchorEveryVersions));
   AddNumber(sub, "--anchor-percent", options->anchor_percent,
-            "and when the deltas since the last one add up to this share of the model (100 unless given; 0: never)");
+            fmt::format("and when the deltas since the last one add up to this share of the model ({} unless given; 0: "
+                        "never)",
+                        kAnchorEveryPercent));
   AddDuration(sub, "--retry-for", options->retry_for,
               "how long to try again while the store cannot be reached, once the run is open (10m unless given)");
   sub.add_flag("--single-writer", options->single_writer, "as for 'init', if the run has to be made");
