@@ -4,7 +4,7 @@ import uuid
 
 import aiohttp
 from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
-from weightwire.integrations.trl.rollouts import RolloutWorker, TaggingLoop
+from weightwire.integrations.trl import RolloutWorker, TaggingLoop
 
 from wordle.play import play
 
@@ -20,7 +20,7 @@ class GameLoop(TaggingLoop):
         self._first_task = first_task
         self.reward_func_names.append("game")
 
-    async def _play(self, prompt, tool_dict, tools, group_id=0):
+    async def generate_rollout(self, prompt, tool_dict, tools, group_id=0):
         played = await play(self._ask, self._generate_one_turn, self._first_task + group_id)
         # Each prompt goes on where the turn before ended, so this is one row.
         rows, _ = _chain_to_sequences([TurnRecord(*turn) for turn in played.turns], uuid.uuid4().hex, 1)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import weightwire as ww
-from weightwire.integrations.vllm import endpoint as endpoint_module
+from weightwire.integrations.vllm import _endpoint as endpoint_module
 
 
 def test_an_invalid_option_keeps_the_server_from_starting(monkeypatch):

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-from weightwire.integrations.vllm import engine as engine_module
-from weightwire.integrations.vllm.engine import Engine, UpdateFailed
-from weightwire.integrations.vllm.parameter_map import UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm import _engine as engine_module
+from weightwire.integrations.vllm._engine import Engine, UpdateFailed
+from weightwire.integrations.vllm._parameter_map import UpdateRefused, WeightsDiffer
 
 
 class Client:

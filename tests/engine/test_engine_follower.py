@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import weightwire as ww
-from weightwire.integrations.vllm import status as status_module
-from weightwire.integrations.vllm.engine import UpdateFailed
-from weightwire.integrations.vllm.engine_follower import EngineFollower
-from weightwire.integrations.vllm.mirror import read_held
-from weightwire.integrations.vllm.parameter_map import UpdateRefused, WeightsDiffer
-from weightwire.integrations.vllm.plugin import Options
-from weightwire.integrations.vllm.status import Metrics
+from weightwire.integrations.vllm import _status as status_module
+from weightwire.integrations.vllm._engine import UpdateFailed
+from weightwire.integrations.vllm._engine_follower import EngineFollower
+from weightwire.integrations.vllm._mirror import read_held
+from weightwire.integrations.vllm._parameter_map import UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm._plugin import Options
+from weightwire.integrations.vllm._status import Metrics
 
 WEIGHTS = 1000
 

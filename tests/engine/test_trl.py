@@ -21,7 +21,7 @@ from datasets import Dataset  # noqa: E402
 from trl.chat_template_utils import qwen3_chat_template  # noqa: E402
 from trl.experimental.async_distillation import AsyncDistillationConfig, AsyncDistillationTrainer  # noqa: E402
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # noqa: E402
-from weightwire.integrations.trl.rollouts import HEADER, RANGE_HEADER, versions_of  # noqa: E402
+from weightwire.integrations.trl._rollouts import HEADER, RANGE_HEADER, versions_of  # noqa: E402
 
 WORDS = 900
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

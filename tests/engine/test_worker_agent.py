@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from weightwire.integrations.vllm.worker_agent import WorkerAgent
+from weightwire.integrations.vllm._worker_agent import WorkerAgent
 
 
 class NotingWorker:

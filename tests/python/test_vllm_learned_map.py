@@ -5,8 +5,8 @@ import functools
 import numpy as np
 import pytest
 import torch
-from weightwire.integrations.vllm.derived import Derived, derived_state
-from weightwire.integrations.vllm.learned_map import learn, make_box_mapping
+from weightwire.integrations.vllm._derived import Derived, derived_state
+from weightwire.integrations.vllm._learned_map import learn, make_box_mapping
 
 
 class Fused(torch.nn.Module):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 import weightwire as ww
-from weightwire.integrations.vllm import parameter_map
-from weightwire.integrations.vllm.mirror import HeldVersion, check_files, read_held, write_change
-from weightwire.integrations.vllm.parameter_map import ParameterMap, UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm import _parameter_map as parameter_map
+from weightwire.integrations.vllm._mirror import HeldVersion, check_files, read_held, write_change
+from weightwire.integrations.vllm._parameter_map import ParameterMap, UpdateRefused, WeightsDiffer
 
 
 class UnquantizedLinearMethod:

@@ -17,8 +17,8 @@ def fault():
     """Makes workers fail as the file named by ENGINE_TESTS_FAULT says, once it exists. "half": the second write of a
     commit raises. "one worker": the second worker writes other values. "bits": other code changes the weights."""
     from vllm.distributed import get_tensor_model_parallel_rank
-    from weightwire.integrations.vllm.prepared_update import SparseWrite
-    from weightwire.integrations.vllm.worker_agent import WorkerAgent
+    from weightwire.integrations.vllm._prepared_update import SparseWrite
+    from weightwire.integrations.vllm._worker_agent import WorkerAgent
 
     path = os.environ["ENGINE_TESTS_FAULT"]
 

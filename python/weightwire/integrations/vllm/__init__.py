@@ -1,21 +1,23 @@
 """vLLM follows a run by itself: `WEIGHTWIRE_RUN=… VLLM_PLUGINS=weightwire vllm serve MIRROR` (docs/vllm.md).
 
+All modules are private.
+
 All processes:
-plugin           how the plug-in is turned on: vLLM's entry points, and the options (environment variables)
+_plugin           how the plug-in is turned on: vLLM's entry points, and the options (environment variables)
 
 In the API server:
-endpoint         the routes, and the header that names the versions that made a completion
-engine_follower  the task that follows: fetch, prepare, move the mirror, commit
-engine           the engine: tasks for all workers, and one commit; in the engine core, that commit between two steps
-status           the fields of the status route, and metrics
-mirror           what the API server and the workers share on the disk: the mirror, and the change file
+_endpoint         the routes, and the header that names the versions that made a completion
+_engine_follower  the task that follows: fetch, prepare, move the mirror, commit
+_engine           the engine: tasks for all workers, and one commit; in the engine core, that commit between two steps
+_status           the fields of the status route, and metrics
+_mirror           what the API server and the workers share on the disk: the mirror, and the change file
 
 In each worker:
-worker_agent     runs tasks on a thread; returns a status and never raises
-parameter_map    where the checkpoint's elements are in the parameters, and what an update does to them
-prepared_update  what a commit writes and reloads
-learned_map      learns the map, whose entries are boxes, from the model's own loader
-derived          which modules keep something derived from their weights
+_worker_agent     runs tasks on a thread; returns a status and never raises
+_parameter_map    where the checkpoint's elements are in the parameters, and what an update does to them
+_prepared_update  what a commit writes and reloads
+_learned_map      learns the map, whose entries are boxes, from the model's own loader
+_derived          which modules keep something derived from their weights
 
 The path of a commit:
 1. EngineFollower._step: Follower.poll fetches and stages the newest version

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from weightwire.integrations.vllm.mirror import HeldVersion
-from weightwire.integrations.vllm.parameter_map import ParameterMap, UpdateRefused, WeightsDiffer
-from weightwire.integrations.vllm.prepared_update import PreparedUpdate
+from weightwire.integrations.vllm._mirror import HeldVersion
+from weightwire.integrations.vllm._parameter_map import ParameterMap, UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm._prepared_update import PreparedUpdate
 
 logger = logging.getLogger("vllm.weightwire")
 

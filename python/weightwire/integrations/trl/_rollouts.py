@@ -55,15 +55,16 @@ class TaggingLoop(_AsyncRolloutLoop):
         made_by: list[int] = []
         token = _made_by.set(made_by)
         try:
-            rollout = await self._play(*args, **kwargs)
+            rollout = await self.generate_rollout(*args, **kwargs)
         finally:
             _made_by.reset(token)
         for sequence in rollout[2]:
             sequence.made_by = min(made_by, default=None)
         return rollout
 
-    async def _play(self, *args: Any, **kwargs: Any) -> Any:
-        """One rollout, as `_generate_one` is to return it. For those who derive."""
+    async def generate_rollout(self, *args: Any, **kwargs: Any) -> Any:
+        """Plays one rollout, and returns what TRL's `_generate_one` returns. Override it to play rollouts of your
+        own."""
         return await super()._generate_one(*args, **kwargs)
 
     async def _score_group(self, group: RolloutGroup) -> list[RolloutSample]:

@@ -22,8 +22,8 @@ from weightwire import _core
 from weightwire._update import Update
 from weightwire.errors import CorruptError, UnavailableError, WeightwireError
 from weightwire.follower import Follower
-from weightwire.integrations.vllm.engine import EXIT_STATUS, Engine, UpdateFailed
-from weightwire.integrations.vllm.mirror import (
+from weightwire.integrations.vllm._engine import EXIT_STATUS, Engine, UpdateFailed
+from weightwire.integrations.vllm._mirror import (
     HeldVersion,
     check_files,
     map_tensors,
@@ -32,9 +32,9 @@ from weightwire.integrations.vllm.mirror import (
     write_change,
     written_at,
 )
-from weightwire.integrations.vllm.parameter_map import UpdateRefused, WeightsDiffer
-from weightwire.integrations.vllm.plugin import Options
-from weightwire.integrations.vllm.status import FollowStatus
+from weightwire.integrations.vllm._parameter_map import UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm._plugin import Options
+from weightwire.integrations.vllm._status import FollowStatus
 
 logger = logging.getLogger("vllm.weightwire")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from weightwire.errors import WeightwireError
-from weightwire.integrations.vllm.mirror import HeldVersion
-from weightwire.integrations.vllm.parameter_map import UpdateRefused, WeightsDiffer
-from weightwire.integrations.vllm.worker_agent import (
+from weightwire.integrations.vllm._mirror import HeldVersion
+from weightwire.integrations.vllm._parameter_map import UpdateRefused, WeightsDiffer
+from weightwire.integrations.vllm._worker_agent import (
     BUSY,
     DIFFERS,
     READY,

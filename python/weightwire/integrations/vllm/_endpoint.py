@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from weightwire.errors import InvalidArgumentError, UnavailableError, WeightwireError
-from weightwire.integrations.vllm.engine import Engine
-from weightwire.integrations.vllm.engine_follower import EngineFollower
-from weightwire.integrations.vllm.plugin import Options
+from weightwire.integrations.vllm._engine import Engine
+from weightwire.integrations.vllm._engine_follower import EngineFollower
+from weightwire.integrations.vllm._plugin import Options
 
 HEADER = b"x-weightwire-versions"
 RANGE_HEADER = b"x-weightwire-version-range"

@@ -29,8 +29,8 @@ def register() -> None:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.worker.worker_base import WorkerBase
 
-    from weightwire.integrations.vllm.engine import UTILITIES
-    from weightwire.integrations.vllm.worker_agent import weightwire_agent
+    from weightwire.integrations.vllm._engine import UTILITIES
+    from weightwire.integrations.vllm._worker_agent import weightwire_agent
 
     # Without VLLM_PLUGINS vLLM calls this, but loads no plugin that has routes.
     if vllm.envs.VLLM_PLUGINS is None and multiprocessing.parent_process() is None:
@@ -42,7 +42,7 @@ def register() -> None:
 
 def endpoint() -> Any:
     """`vllm.endpoint_plugins`: called in every API server, if VLLM_PLUGINS names the plug-in."""
-    from weightwire.integrations.vllm.endpoint import Endpoint
+    from weightwire.integrations.vllm._endpoint import Endpoint
 
     return Endpoint()
 

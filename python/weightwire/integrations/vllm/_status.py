@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weightwire import _core
-from weightwire.integrations.vllm.mirror import HeldVersion
+from weightwire.integrations.vllm._mirror import HeldVersion
 
 logger = logging.getLogger("vllm.weightwire")
 

@@ -18,10 +18,17 @@ import numpy as np
 import torch
 
 from weightwire.errors import WeightwireError
-from weightwire.integrations.vllm.derived import Derived, derived_state, has_frozen_weights
-from weightwire.integrations.vllm.learned_map import BoxMapping, LearnedMap, learn, shadow_model, storage_of, tensors_of
-from weightwire.integrations.vllm.mirror import ChangedElements, HeldVersion, map_tensors, read_change, read_held
-from weightwire.integrations.vllm.prepared_update import (
+from weightwire.integrations.vllm._derived import Derived, derived_state, has_frozen_weights
+from weightwire.integrations.vllm._learned_map import (
+    BoxMapping,
+    LearnedMap,
+    learn,
+    shadow_model,
+    storage_of,
+    tensors_of,
+)
+from weightwire.integrations.vllm._mirror import ChangedElements, HeldVersion, map_tensors, read_change, read_held
+from weightwire.integrations.vllm._prepared_update import (
     DenseWrite,
     PreparedUpdate,
     SparseWrite,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weightwire.integrations.vllm.learned_map import storage_of
+from weightwire.integrations.vllm._learned_map import storage_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum, type)
 # They lead nowhere that weights are.

@@ -72,14 +72,14 @@ class WeightTransfer:
             return
         from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 
-        from weightwire.integrations.trl.rollouts import TaggingLoop
+        from weightwire.integrations.trl._rollouts import TaggingLoop
 
         if worker._loop_cls is _AsyncRolloutLoop:
             worker._loop_cls = TaggingLoop
         elif not issubclass(worker._loop_cls, TaggingLoop):
             _log.warning(
                 "rollouts of %s carry the version that was newest when they began, not the one that made them; derive "
-                "it from weightwire.integrations.trl.rollouts.TaggingLoop",
+                "it from weightwire.integrations.trl.TaggingLoop",
                 worker._loop_cls.__name__,
             )
 
