@@ -12,11 +12,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "arrays.h"
 #include "binding.h"
+#include "codec/decode/staged_change.h"
 #include "errors.h"
 #include "follow/mirror/mirror.h"
 #include "follow/rebuild.h"
@@ -26,13 +28,47 @@
 #include "interruptible.h"
 #include "process_tools.h"
 #include "runner/mirror_follower.h"
-#include "staged.h"
 #include "store/transfer.h"
 
 namespace nb = nanobind;
 
 namespace weightwire::python {
 namespace {
+
+nb::tuple ShapeOf(const TensorSpec& spec) {
+  nb::list shape;
+  for (const std::uint64_t extent : spec.shape) shape.append(extent);
+  return nb::tuple(shape);
+}
+
+template <typename T>
+nb::object ViewOf(std::span<const T> values, const nb::capsule& owner) {
+  return nb::cast(nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, owner));
+}
+
+// A staged change as Python sees it, without a copy: a list of (name, dtype, shape, unit bytes, whole, pieces), one for
+// each tensor that changes, by the layout after. `whole` is all bytes of a tensor that is new, and None otherwise; a
+// piece is (first unit, offsets from it, new units, old units). The arrays look into the change, which lives as long as
+// any of them, and cannot be written to.
+nb::list StagedTensors(std::shared_ptr<const StagedChange> change) {
+  using Owner = std::shared_ptr<const StagedChange>;
+  const StagedChange& staged = *change;
+  const nb::capsule owner(new Owner(std::move(change)), [](void* p) noexcept { delete static_cast<Owner*>(p); });
+  nb::list tensors;
+  for (const StagedTensor& tensor : staged.tensors()) {
+    const TensorSpec& spec = staged.layout_after().tensors()[tensor.tensor()];
+    nb::list pieces;
+    for (const StagedChunk& chunk : tensor.chunks()) {
+      pieces.append(nb::make_tuple(chunk.first_unit, ViewOf<std::uint32_t>(chunk.offsets, owner),
+                                   ViewOf<std::uint8_t>(chunk.new_units, owner),
+                                   ViewOf<std::uint8_t>(chunk.old_units, owner)));
+    }
+    const nb::object whole = tensor.is_new() ? ViewOf<std::uint8_t>(tensor.new_bytes(), owner) : nb::none();
+    tensors.append(
+        nb::make_tuple(spec.name, std::string(NameOf(spec.dtype)), ShapeOf(spec), tensor.unit_bytes(), whole, pieces));
+  }
+  return tensors;
+}
 
 // A follower with all it needs, and one of the targets there are.
 class Session {
@@ -309,12 +345,10 @@ nb::tuple Load(const std::string& url, std::optional<Version> version, std::size
   for (std::size_t i = 0; i < layout.size(); ++i) {
     const TensorSpec& spec = layout.tensors()[i];
     const auto bytes = memory.bytes(i);
-    nb::list shape;
-    for (const std::uint64_t extent : spec.shape) shape.append(extent);
     // The memory is the caller's from here on, to write to as well.
     auto* data = const_cast<std::uint8_t*>(bytes.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
     const nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> array(data, {bytes.size()}, owner);
-    tensors.append(nb::make_tuple(spec.name, std::string(NameOf(spec.dtype)), nb::tuple(shape), array));
+    tensors.append(nb::make_tuple(spec.name, std::string(NameOf(spec.dtype)), ShapeOf(spec), array));
   }
   nb::dict aliases;
   for (const auto& [alias, name] : layout.aliases()) aliases[alias.c_str()] = name;

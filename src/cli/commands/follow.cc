@@ -45,13 +45,9 @@ struct FollowOptions {
   std::optional<Version> pin;
   std::optional<std::string> exec;  // after each update
   std::optional<std::string> vllm;  // the URL of a server that is brought along
-  bool every_version = false;
-  bool swap = false;          // whole copies behind a link, for readers that take no lock
-  bool adopt = false;         // take over a directory that has files
-  bool include_code = false;  // and files that could run as code
-  bool check = true;          // digest what the mirror holds, in full, before going on from it
-  bool keep_lease = true;
-  std::optional<std::string> name;
+  bool swap = false;                // whole copies behind a link, for readers that take no lock
+  MirrorOptions mirror{.check = true};
+  FollowerOptions follower;
   std::chrono::milliseconds poll = kPollInterval;
   std::size_t threads = 0;
   bool json = false;
@@ -182,7 +178,7 @@ Status CheckOptions(const FollowOptions& options) {
   if (options.timeout.has_value() && !options.until.has_value()) {
     return Error(ErrorCode::kInvalidArgument, "--timeout goes with --until");
   }
-  if (options.swap && options.adopt) {
+  if (options.swap && options.mirror.adopt) {
     return Error(ErrorCode::kInvalidArgument,
                  "give either --swap or --adopt: with --swap every version gets a copy of its own");
   }
@@ -190,20 +186,8 @@ Status CheckOptions(const FollowOptions& options) {
 }
 
 Result<std::unique_ptr<Mirror>> OpenMirrorFor(const FollowOptions& options, FileSystem& files, const Compute& compute) {
-  MirrorOptions mirror;
-  mirror.adopt = options.adopt;
-  mirror.check = options.check;
-  mirror.include_code = options.include_code;
-  if (options.swap) return OpenSwapMirror(files, options.directory, mirror, *compute.kernels, *compute.pool);
-  return OpenMirror(files, options.directory, mirror, *compute.kernels, *compute.pool);
-}
-
-FollowerOptions FollowerOptionsFrom(const FollowOptions& options) {
-  FollowerOptions follower;
-  follower.name = options.name.value_or("");
-  follower.keep_lease = options.keep_lease;
-  follower.every_version = options.every_version;
-  return follower;
+  const auto open = options.swap ? OpenSwapMirror : OpenMirror;
+  return open(files, options.directory, options.mirror, *compute.kernels, *compute.pool);
 }
 
 // The version of --until did not come.
@@ -238,7 +222,7 @@ Result<std::optional<Run>> RunToFollow(const FollowOptions& options, Store& stor
     return Error(ErrorCode::kNotFound, fmt::format("there is no run at {}, though {} holds version {} of one",
                                                    store.Name(), options.directory.string(), mirror.held()->version));
   }
-  if (options.keep_lease) {  // otherwise nothing is to be written there
+  if (options.follower.keep_lease) {  // otherwise nothing is to be written there
     auto made = InitRun(store, /*single_writer=*/false, nullptr);
     if (made.ok()) {
       PrintWarning(fmt::format("there was no run at {}; made one, and waiting for its first publisher", store.Name()));
@@ -281,7 +265,7 @@ class Session {
     loop.once = options_.once;
     loop.until = options_.until;
     loop.poll = options_.poll;
-    loop.every_version = options_.every_version;
+    loop.every_version = options_.follower.every_version;
     FollowLoopEvents events;
     events.stepped = [this](FollowerStep step) { return Stepped(step); };
     events.troubled = [this](const std::optional<Error>& error) { reporter_.Troubled(error); };
@@ -381,13 +365,13 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
     PrintEnd(options, FollowEnd::kStopped, FollowerStatus());
     return Ok();
   }
-  if (options.adopt) {
+  if (options.mirror.adopt) {
     const Progress progress("digesting what lies there");
     WW_RETURN_IF_ERROR(AdoptByDigest(*run, *mirror));
   }
   SystemClock clock;
   SystemRandom random;
-  WW_TRY(const auto follower, MakeMirrorFollower(*run, *mirror, options.directory, FollowerOptionsFrom(options),
+  WW_TRY(const auto follower, MakeMirrorFollower(*run, *mirror, options.directory, options.follower,
                                                  {&clock, compute.kernels, compute.pool.get()}, *tools.files, random));
   if (options.pin.has_value()) follower->Pin(options.pin, /*back=*/true);
 
@@ -425,19 +409,19 @@ Command AddFollow(CLI::App& app, const CommandTools& tools) {
       "--swap", options->swap,
       "keep whole copies, two at most, and a link DIR/current that is replaced at one stroke: for readers that "
       "take no lock");
-  sub.add_flag("--every-version", options->every_version,
+  sub.add_flag("--every-version", options->follower.every_version,
                "take each version on its own, instead of several in one update when behind");
   AddPositiveDuration(sub, "--poll", options->poll, "how often to look for a newer version (default: 2s)");
-  sub.add_flag("--adopt", options->adopt,
+  sub.add_flag("--adopt", options->mirror.adopt,
                "take over a directory that has files already: what it holds is found by its digest");
-  AddIncludeCodeInDirectory(sub, options->include_code);
+  AddIncludeCodeInDirectory(sub, options->mirror.include_code);
   sub.add_flag_callback(
-      "--no-check", [options] { options->check = false; },
+      "--no-check", [options] { options->mirror.check = false; },
       "do not read and digest all of what the mirror holds at the start; only if nobody else can have changed it");
-  sub.add_option("--name", options->name, "what 'leases' calls this follower; host and directory unless given")
+  sub.add_option("--name", options->follower.name, "what 'leases' calls this follower; host and directory unless given")
       ->type_name("NAME");
   sub.add_flag_callback(
-      "--no-lease", [options] { options->keep_lease = false; },
+      "--no-lease", [options] { options->follower.keep_lease = false; },
       "write nothing to the bucket, so keep no lease; what is needed is then protected by gc's minimum age alone");
   AddThreads(sub, options->threads);
   sub.add_flag("--json", options->json, "print a line of JSON for each event, for programs");
