@@ -13,7 +13,7 @@ from aiohttp import web
 
 MOST_BYTES = 1 << 20
 REST_SECONDS = 1.0  # a server that did not answer is left alone for so long, if there is another
-PASSED_ON = ("content-type", "x-weightwire-versions", "x-weightwire-version-range")
+PASSED_ON = ("content-type", "weightwire-version", "weightwire-version-spans")
 
 
 class Balancer:

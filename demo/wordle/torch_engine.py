@@ -144,7 +144,7 @@ def routes(engine, name):
             return web.json_response({"error": str(error)}, status=400)
         tokens, logprobs, version = await engine.complete(prompt, count, temperature, seed)
         choice = {"index": 0, "text": "", "token_ids": tokens, "logprobs": {"token_logprobs": logprobs}}
-        headers = {"x-weightwire-versions": f"{version}:0-{len(tokens)}"}
+        headers = {"weightwire-version": str(version), "weightwire-version-spans": f"{version}:0-{len(tokens)}"}
         return web.json_response({"model": name, "choices": [choice]}, headers=headers)
 
     async def status(request):

@@ -243,7 +243,7 @@ class Server:
         """Tokens, their log-probabilities, the spans of versions, and the header that says the same."""
         sampling = {"max_tokens": count, "temperature": 0, "logprobs": 0, "ignore_eos": True}
         with self.request("/inference/v1/generate", {"token_ids": tokens, "sampling_params": sampling}) as answer:
-            header = answer.headers.get("x-weightwire-versions")
+            header = answer.headers.get("weightwire-version-spans")
             (choice,) = json.load(answer)["choices"]
         logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
         spans = [(int(s["version"].partition("-")[0]), s["start"], s["end"]) for s in choice["weight_versions"] or ()]

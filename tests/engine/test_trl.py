@@ -21,7 +21,7 @@ from datasets import Dataset  # noqa: E402
 from trl.chat_template_utils import qwen3_chat_template  # noqa: E402
 from trl.experimental.async_distillation import AsyncDistillationConfig, AsyncDistillationTrainer  # noqa: E402
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # noqa: E402
-from weightwire.integrations.trl._rollouts import HEADER, RANGE_HEADER, versions_of  # noqa: E402
+from weightwire.integrations.trl._rollouts import version_of  # noqa: E402
 
 WORDS = 900
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -171,6 +171,18 @@ def newest_version(bucket):
     return json.loads(said)["newest"]
 
 
+def test_chats_and_streams_name_their_versions(training, server):
+    messages = [{"role": "user", "content": "w1 w2"}]
+    model = str(training.first)
+    for path, prompt in (("chat/completions", {"messages": messages}), ("completions", {"prompt": [1, 2, 3]})):
+        for stream in (False, True):
+            body = {"model": model, "max_tokens": 5, "min_tokens": 5, "n": 2, "stream": stream, **prompt}
+            with server.request(f"/v1/{path}", body) as answer:
+                assert answer.headers["weightwire-version"] == "0"
+                assert answer.headers["weightwire-version-spans"] == (None if stream else "0:0-5, 0:0-5")
+                answer.read()
+
+
 def test_rollouts_carry_the_version_that_made_them(training, server):
     """The server stands still, so every rollout is of that version, however far the trainer is."""
     server.post("/weightwire/pin", {"version": 0})
@@ -281,9 +293,8 @@ def test_a_trainer_that_is_not_known_is_asked_for(training, tmp_path):
         trainer.train()
 
 
-def test_a_header_of_versions_is_read_whole_or_not_at_all():
-    assert versions_of({HEADER: "3:0-17 4:17-40, 4:0-9"}) == [3, 4, 4]
-    assert versions_of({RANGE_HEADER: "3-4"}) == [3, 4]
-    assert versions_of({}) == []
-    assert versions_of({HEADER: "3:0-17 and more"}) == []
-    assert versions_of({HEADER: ", ".join(["1234:0-9"] * 5000)}) == []
+def test_a_version_header_is_read_whole_or_not_at_all():
+    assert version_of({"weightwire-version": "3"}) == 3
+    assert version_of({}) is None
+    assert version_of({"weightwire-version": "3 and more"}) is None
+    assert version_of({"weightwire-version": "9" * 5000}) is None

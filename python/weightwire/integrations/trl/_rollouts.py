@@ -14,22 +14,16 @@ from trl.experimental.async_grpo.async_rollout_worker import (
     _AsyncRolloutLoop,
 )
 
-HEADER = "x-weightwire-versions"
-RANGE_HEADER = "x-weightwire-version-range"
-_LIMIT = 16384  # characters of a header that is read
+from weightwire.integrations._version_headers import VERSION_HEADER
 
 # The versions that made the rollout at hand.
 _made_by: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("made_by", default=None)
 
 
-def versions_of(headers: Mapping[str, str]) -> list[int]:
-    """The versions in `3:0-17 4:17-40, 4:0-9`, or the oldest and the newest in `3-4`; none if that is not what the
-    headers say."""
-    spans, summary = headers.get(HEADER, ""), headers.get(RANGE_HEADER, "")
-    if len(spans) > _LIMIT or len(summary) > _LIMIT:
-        return []
-    numbers = [span.partition(":")[0] for span in spans.replace(",", " ").split()] or summary.split("-")
-    return [int(number) for number in numbers] if all(number.isdecimal() for number in numbers) else []
+def version_of(headers: Mapping[str, str]) -> int | None:
+    """The oldest version that made a token of the answer; None if the server does not say."""
+    text = headers.get(VERSION_HEADER, "")
+    return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 class TaggingLoop(_AsyncRolloutLoop):
@@ -44,9 +38,9 @@ class TaggingLoop(_AsyncRolloutLoop):
             ) as response:
                 response.raise_for_status()
                 content = await response.json()
-                made_by = _made_by.get()
-                if made_by is not None:
-                    made_by += versions_of(response.headers)
+                made_by, version = _made_by.get(), version_of(response.headers)
+                if made_by is not None and version is not None:
+                    made_by.append(version)
                 return content or {}
 
         return await self._retry(post, label=f"POST {path}", max_attempts=max_retries)

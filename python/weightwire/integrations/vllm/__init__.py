@@ -6,7 +6,8 @@ All processes:
 _plugin           how the plug-in is turned on: vLLM's entry points, and the options (environment variables)
 
 In the API server:
-_endpoint         the routes, and the header that names the versions that made a completion
+_endpoint         the routes, and when the server may start
+_version_header   the headers that name the versions that made a completion
 _engine_follower  the task that follows: fetch, prepare, move the mirror, commit
 _engine           the engine: tasks for all workers, and one commit; in the engine core, that commit between two steps
 _status           the fields of the status route, and metrics

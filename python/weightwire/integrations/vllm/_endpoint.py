@@ -1,11 +1,9 @@
-"""The plug-in in the API server: its routes, and a header that names the versions that made a completion."""
+"""The plug-in in the API server: its routes, and when the server may start."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +11,12 @@ from weightwire.errors import InvalidArgumentError, UnavailableError, Weightwire
 from weightwire.integrations.vllm._engine import Engine
 from weightwire.integrations.vllm._engine_follower import EngineFollower
 from weightwire.integrations.vllm._plugin import Options
+from weightwire.integrations.vllm._version_header import VersionHeaders, note_versions
 
-HEADER = b"x-weightwire-versions"
-RANGE_HEADER = b"x-weightwire-version-range"
-# Clients take no more than 8 KB of one header.
-_MOST_HEADER_BYTES = 4096
 # The label that vLLM starts with.
 _NO_LABEL = "default"
 # How long the comparison of the engine with its mirror may take. A failure ends the wait earlier.
 _MATCH_SECONDS = 3600.0
-
-# For each completion of a request, (request, index): the versions that made it, each with its first and last token.
-MadeBy = dict[tuple[str, int], list[tuple[str, int, int]]]
-_made_by: contextvars.ContextVar[MadeBy | None] = contextvars.ContextVar("made_by", default=None)
-
-Message = MutableMapping[str, Any]
 
 
 class Endpoint:
@@ -77,7 +66,7 @@ class Endpoint:
         router.add_api_route("/status", status, methods=["GET"])
         router.add_api_route("/pin", pin, methods=["POST"])
         app.include_router(router)
-        app.add_middleware(VersionHeader)
+        app.add_middleware(VersionHeaders)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
         if self._options is None or engine_client is None:
@@ -133,64 +122,3 @@ async def _wait_for_label(engine_client: Any) -> None:
                 "seconds; its log says more"
             )
         await asyncio.sleep(0.2)
-
-
-def note_versions(engine_client: Any) -> None:
-    """Makes `generate` note the versions that made the completions of the current request."""
-    generate = engine_client.generate
-
-    def noting(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        made_by = _made_by.get()
-        outputs = generate(*args, **kwargs)
-        return outputs if made_by is None else _note(outputs, made_by)
-
-    engine_client.generate = noting
-
-
-async def _note(outputs: AsyncIterator[Any], made_by: MadeBy) -> AsyncIterator[Any]:
-    async for output in outputs:
-        for completion in output.outputs:
-            if completion.weight_versions:
-                made_by[output.request_id, completion.index] = [
-                    (span.version, span.start, span.end) for span in completion.weight_versions
-                ]
-        yield output
-
-
-def version_header(made_by: MadeBy) -> tuple[bytes, bytes]:
-    order = sorted(made_by, key=lambda key: (len(key[0]), key))
-    texts = (" ".join(f"{version}:{start}-{end}" for version, start, end in made_by[key]) for key in order)
-    value = ", ".join(texts).encode()
-    if len(value) <= _MOST_HEADER_BYTES:
-        return HEADER, value
-    versions = {version for spans in made_by.values() for version, _, _ in spans}
-    numbers = sorted(int(version) for version in versions if version.isdigit())
-    return RANGE_HEADER, f"{numbers[0]}-{numbers[-1]}".encode() if numbers else b"unknown"
-
-
-class VersionHeader:
-    """ASGI middleware. `3:0-17 4:17-40` says that version 3 made tokens 0 to 16 and version 4 the others; several
-    completions are separated by commas. Where there are too many for a header, another says `3-4`: the oldest and the
-    newest of them. A stream has sent its headers before that is known, and gets none."""
-
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        self._app = app
-
-    async def __call__(
-        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
-    ) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        made_by: MadeBy = {}
-
-        async def with_header(message: Message) -> None:
-            if message["type"] == "http.response.start" and made_by:
-                message["headers"] = [*message.get("headers", ()), version_header(made_by)]
-            await send(message)
-
-        token = _made_by.set(made_by)
-        try:
-            await self._app(scope, receive, with_header)
-        finally:
-            _made_by.reset(token)
