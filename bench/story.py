@@ -34,7 +34,7 @@ class Mirror:
     def __init__(self, run: str, directory: Path) -> None:
         self.directory = directory
         self._process = subprocess.Popen(
-            [COMMAND, "follow", run, directory, "--json", "--poll", POLL, "--name", "story"],
+            [COMMAND, "follow", run, directory, "--json", "--poll-interval", POLL, "--name", "story"],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -178,11 +178,11 @@ def main() -> None:
     elements = sum(tensor.numel() for tensor in training.master.values())
     read_s = reading_once(training)
     buckets = {"directory": None}
-    if "WEIGHTWIRE_TEST_S3_ENDPOINT" in os.environ:
+    if "WW_TEST_S3_ENDPOINT" in os.environ:
         buckets["Ceph RGW"] = "s3://story"
-        os.environ["AWS_ENDPOINT_URL"] = os.environ["WEIGHTWIRE_TEST_S3_ENDPOINT"]
-        os.environ["AWS_ACCESS_KEY_ID"] = os.environ["WEIGHTWIRE_TEST_S3_ACCESS_KEY"]
-        os.environ["AWS_SECRET_ACCESS_KEY"] = os.environ["WEIGHTWIRE_TEST_S3_SECRET_KEY"]
+        os.environ["AWS_ENDPOINT_URL"] = os.environ["WW_TEST_S3_ENDPOINT"]
+        os.environ["AWS_ACCESS_KEY_ID"] = os.environ["WW_TEST_S3_ACCESS_KEY"]
+        os.environ["AWS_SECRET_ACCESS_KEY"] = os.environ["WW_TEST_S3_SECRET_KEY"]
         administer("PUT", "story")
     results = {}
     for name, bucket in buckets.items():

@@ -163,7 +163,7 @@ def main(seconds: float) -> int:
                 str(folder / "bucket"),
                 str(folder / follower),
                 "--json",
-                "--poll",
+                "--poll-interval",
                 "200ms",
                 "--name",
                 follower,

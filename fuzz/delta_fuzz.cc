@@ -6,7 +6,7 @@
 //   3  as the stream of one tile of gaps mode: the same.
 // What is accepted must keep its promises.
 //
-// WEIGHTWIRE_SEEDS=DIRECTORY makes the target write its seeds there first (fuzz/corpus/delta was made so).
+// WW_FUZZ_SEEDS=DIRECTORY makes the target write its seeds there first (fuzz/corpus/delta was made so).
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -325,7 +325,7 @@ void WriteSeeds(const std::string& directory) {
 }  // namespace weightwire
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  if (const char* directory = std::getenv("WEIGHTWIRE_SEEDS")) weightwire::WriteSeeds(directory);
+  if (const char* directory = std::getenv("WW_FUZZ_SEEDS")) weightwire::WriteSeeds(directory);
   return 0;
 }
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 COMMAND = os.environ.get("WEIGHTWIRE", str(REPOSITORY / "build/weightwire"))
-CRASHING = Path(os.environ.get("WEIGHTWIRE_TOOLS", REPOSITORY / "build/tests")) / "weightwire_crashing"
+CRASHING = Path(os.environ.get("WW_TEST_TOOLS", REPOSITORY / "build/tests")) / "weightwire_crashing"
 UNSENT = 8
 
 

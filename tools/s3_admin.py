@@ -13,9 +13,9 @@ from datetime import datetime, timezone
 
 def administer(method: str, path: str, query: str = "", body: bytes = b"") -> None:
     """One request, signed as S3 wants it."""
-    endpoint = os.environ["WEIGHTWIRE_TEST_S3_ENDPOINT"]
-    access_key = os.environ["WEIGHTWIRE_TEST_S3_ACCESS_KEY"]
-    secret_key = os.environ["WEIGHTWIRE_TEST_S3_SECRET_KEY"]
+    endpoint = os.environ["WW_TEST_S3_ENDPOINT"]
+    access_key = os.environ["WW_TEST_S3_ACCESS_KEY"]
+    secret_key = os.environ["WW_TEST_S3_SECRET_KEY"]
     now = datetime.now(timezone.utc)
     day, time = now.strftime("%Y%m%d"), now.strftime("%Y%m%dT%H%M%SZ")
     content = hashlib.sha256(body).hexdigest()

@@ -18,10 +18,10 @@ from wordle.step_table import SERVERS, StepTable
 
 DEMO = Path(__file__).resolve().parents[1]
 WEIGHTWIRE = os.environ.get("WEIGHTWIRE", str(DEMO.parent / "build/weightwire"))
-PACKAGE = os.environ.get("WEIGHTWIRE_PACKAGE", str(DEMO.parent / "build/python"))
+PACKAGE = os.environ.get("WW_DEMO_PACKAGE", str(DEMO.parent / "build/python"))
 EVALUATION_TASKS = 10**9  # the first task of evaluations; training does not reach it
 UP_SECONDS = 300
-S3_ENDPOINT = "WEIGHTWIRE_TEST_S3_ENDPOINT"  # set by tests/store/with_rgw
+S3_ENDPOINT = "WW_TEST_S3_ENDPOINT"  # set by tests/store/with_rgw
 BUCKETS = {"directory": "the bucket a directory", "s3": "the bucket in a Ceph RGW"}
 SAVE_STEPS = 5  # between checkpoints, from which a killed trainer resumes
 POLL_SECONDS = 0.2
@@ -51,7 +51,7 @@ class Demo:
             **os.environ,
             "PYTHONPATH": os.pathsep.join([PACKAGE, str(DEMO), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PYTHONUNBUFFERED": "1",
-            "WEIGHTWIRE_DEMO": str(self._folder),  # marks the processes of this demo
+            "WW_DEMO": str(self._folder),  # marks the processes of this demo
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "TRL_EXPERIMENTAL_SILENCE": "1",
@@ -65,7 +65,7 @@ class Demo:
     def _open_s3(self):
         """Makes a bucket in the Ceph RGW that was started for the demo."""
         endpoint = os.environ[S3_ENDPOINT]
-        key, secret = (os.environ[f"WEIGHTWIRE_TEST_S3_{name}_KEY"] for name in ("ACCESS", "SECRET"))
+        key, secret = (os.environ[f"WW_TEST_S3_{name}_KEY"] for name in ("ACCESS", "SECRET"))
         administer("PUT", "wordle")
         if self._options.chaos:
             port = free_port()
@@ -137,7 +137,14 @@ class Demo:
         if name == "trainer":
             self._start_trainer()
         elif name == FOLLOWER:
-            command = [WEIGHTWIRE, "follow", self._run, self._mirror(FOLLOWER), "--poll", f"{1e3 * POLL_SECONDS:.0f}ms"]
+            command = [
+                WEIGHTWIRE,
+                "follow",
+                self._run,
+                self._mirror(FOLLOWER),
+                "--poll-interval",
+                f"{1e3 * POLL_SECONDS:.0f}ms",
+            ]
             self._processes.start(FOLLOWER, command, self._variables())
         else:
             self._start_server(name)

@@ -9,6 +9,7 @@ void BindPublisher(nanobind::module_& module);
 void BindFollower(nanobind::module_& module);
 void BindMirror(nanobind::module_& module);
 void BindReaders(nanobind::module_& module);
+void BindSettings(nanobind::module_& module);
 void BindPolicy(nanobind::module_& module);
 void BindDlpack(nanobind::module_& module);
 

@@ -7,6 +7,7 @@ NB_MODULE(_core, module) {
   // What still lives when the interpreter ends, in a global or because a trainer holds it, is closed by the package.
   // nanobind would write a page about it, to people who can do nothing.
   nanobind::set_leak_warnings(false);
+  weightwire::python::BindSettings(module);
   weightwire::python::BindPolicy(module);
   weightwire::python::BindDlpack(module);
   weightwire::python::BindReaders(module);

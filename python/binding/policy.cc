@@ -1,15 +1,12 @@
 // The failure policy, and the defaults that the package shares with the command, from the policy.h of their folders.
+#include "publish/policy.h"
+
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include <chrono>
-#include <string>
 
-#include "base/durations.h"
 #include "base/failure_policy.h"
 #include "binding.h"
-#include "errors.h"
-#include "publish/policy.h"
 #include "runner/policy.h"
 
 namespace nb = nanobind;
@@ -19,22 +16,14 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-double ParseSeconds(const std::string& text) {
-  const auto parsed = ParseDuration(text);
-  if (!parsed.ok()) Raise(parsed.error());
-  return Seconds(parsed.value()).count();
-}
-
 }  // namespace
 
 void BindPolicy(nb::module_& module) {
   module.attr("POLL_SECONDS") = Seconds(kPollInterval).count();
-  module.attr("ENGINE_POLL_SECONDS") = Seconds(kEnginePollInterval).count();
   module.attr("ANCHOR_EVERY_VERSIONS") = kAnchorEveryVersions;
   module.attr("ANCHOR_EVERY_PERCENT") = kAnchorEveryPercent;
   module.attr("MAX_WAITING_VERSIONS") = kMaxWaitingVersions;
   module.attr("RANK_DEADLINE_SECONDS") = Seconds(kRankDeadline).count();
-  module.def("parse_duration", &ParseSeconds);
   nb::class_<Backoff>(module, "Backoff")
       .def(nb::new_([](double first, double last) {
         const auto of = [](double seconds) {

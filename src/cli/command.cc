@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <new>
 #include <system_error>
 
@@ -36,6 +37,15 @@ constexpr const char* kFooter =
     "\n"
     "Each command has its own --help. WEIGHTWIRE_ISA chooses the instruction set (for example 'scalar').\n";
 
+// Shows `--no-lease`, where CLI11 would show the value it stands for too: `--no-lease{false}`.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    const std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    return name.substr(0, name.find('{'));
+  }
+};
+
 // "weightwire: …" on one line, even if a file's name holds a line break.
 int Fail(const Program& program, const std::string& sentence, ErrorCode code) {
   std::string line = sentence;
@@ -58,6 +68,7 @@ int ParseAndRun(const Program& program, int argc, const char* const* argv) {
   app.footer(program.footer);
   app.set_version_flag("--version", fmt::format("{} {}", program.name, kVersion), "print the version and exit");
   app.set_help_flag("-h,--help", "print this and exit");
+  app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(28);
   app.require_subcommand(0, 1);
   const std::vector<Command> commands = program.add_commands(app);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/durations.h"
+#include "base/quantities.h"
 #include "cli/text.h"
 
 namespace weightwire {

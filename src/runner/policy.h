@@ -6,12 +6,9 @@
 
 namespace weightwire {
 
-// How often a follower looks for a newer version, and a command for a run that does not exist yet. The command's
-// --poll, and poll_seconds in Python, change it.
-inline constexpr std::chrono::seconds kPollInterval{2};
-// The same for an engine that follows by the vLLM plug-in. Shorter, because an engine that serves should lag behind its
-// trainer by less than a step. WEIGHTWIRE_POLL changes it.
-inline constexpr std::chrono::milliseconds kEnginePollInterval{500};
+// How often a follower looks for a newer version, and a command for a run that does not exist yet. The setting
+// poll-interval changes it. 300 requests in 5 minutes, because Hugging Face allows 1,000.
+inline constexpr std::chrono::seconds kPollInterval{1};
 
 // The pauses of a follower's loop after errors: the first, the last of those that double, and the one after an error
 // that is not transient.

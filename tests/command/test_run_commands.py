@@ -273,7 +273,7 @@ def test_follow_brings_a_directory_to_the_newest_version(run, tmp_path):
 
 
 def test_follow_makes_the_run(tmp_path):
-    follower = start("follow", tmp_path / "bucket", tmp_path / "mirror", "--until", 0, "--poll", "50ms")
+    follower = start("follow", tmp_path / "bucket", tmp_path / "mirror", "--until", 0, "--poll-interval", "50ms")
     while weightwire("log", tmp_path / "bucket").returncode != 0:
         assert follower.poll() is None, follower.stderr.read()
     write_sharded(tmp_path / "0", chain(1)[0])
@@ -285,7 +285,7 @@ def test_follow_makes_the_run(tmp_path):
 
 
 def test_follow_waits_for_a_run_that_it_may_not_make(tmp_path):
-    follow = ("follow", tmp_path / "bucket", tmp_path / "mirror", "--no-lease", "--poll", "0.05s")
+    follow = ("follow", tmp_path / "bucket", tmp_path / "mirror", "--no-lease", "--poll-interval", "0.05s")
     waits = start(*follow, "--until", 0)
     ended = start(*follow[:2], tmp_path / "other", *follow[3:])
     for process in (waits, ended):
@@ -320,7 +320,7 @@ def test_swap_keeps_whole_copies_behind_a_link(run, tmp_path):
 
 
 def test_follow_goes_along_until_a_version(run, tmp_path):
-    process = start("follow", run, tmp_path / "mirror", "--until", 6, "--json", "--poll", "200ms")
+    process = start("follow", run, tmp_path / "mirror", "--until", 6, "--json", "--poll-interval", "200ms")
     first = json.loads(process.stdout.readline())
     assert (first["event"], first["version"], first["from"]) == ("version", 3, None)  # an anchor and what comes after
     (lease,) = succeed_json("leases", run)["leases"]
@@ -343,7 +343,7 @@ def test_a_version_that_does_not_come_in_time(run, tmp_path):
     nowhere = (tmp_path / "nowhere", tmp_path / "mirror", "--no-lease", "--until", 4, "--timeout", "10ms")
     result = weightwire("follow", *nowhere)
     assert result.returncode == 11 and "version 4 did not" in result.stderr
-    in_time = ("--until", 3, "--timeout", "10m", "--poll", "10ms")
+    in_time = ("--until", 3, "--timeout", "10m", "--poll-interval", "10ms")
     succeed("follow", run, tmp_path / "mirror", *in_time)
     refused(11, ["version 4 did not", "holds version 3"], "follow", run, tmp_path / "mirror", *until)
     refused(INVALID_ARGUMENT, "--until", "follow", run, tmp_path / "mirror", "--timeout", "1s")
@@ -352,7 +352,7 @@ def test_a_version_that_does_not_come_in_time(run, tmp_path):
 
 @pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_follow_cleanly(run, tmp_path, with_signal):
-    process = start("follow", run, tmp_path / "mirror", "--poll", "600s", "--name", "the one")
+    process = start("follow", run, tmp_path / "mirror", "--poll-interval", "600s", "--name", "the one")
     wait_for(process, "version 3 ")
     (lease,) = succeed_json("leases", run)["leases"]
     assert lease["name"] == "the one"
@@ -367,14 +367,14 @@ def test_a_follower_keeps_its_id(run, tmp_path):
     """It names the lease, also after another start and a load."""
     succeed("follow", run, tmp_path / "mirror", "--until", 1)
     own = (tmp_path / "mirror/.weightwire/follower.id").read_text().strip()
-    process = start("follow", run, tmp_path / "mirror", "--pin", 0, "--poll", "600s")
+    process = start("follow", run, tmp_path / "mirror", "--pin", 0, "--poll-interval", "600s")
     wait_for(process, "version 0 ")
     assert [lease["id"] for lease in succeed_json("leases", run)["leases"]] == [own]
     assert end(process)[0] == 0
 
 
 def test_followers_and_their_lag_are_in_the_log(run, tmp_path):
-    process = start("follow", run, tmp_path / "mirror", "--pin", 1, "--poll", "600s")
+    process = start("follow", run, tmp_path / "mirror", "--pin", 1, "--poll-interval", "600s")
     wait_for(process, "version 1 ")
     (follower,) = succeed_json("log", run)["followers"]
     assert follower["alive"]
@@ -509,7 +509,7 @@ def test_another_run(run, tmp_path):
 
 
 def test_a_mirror_has_one_follower(run, tmp_path):
-    process = start("follow", run, tmp_path / "mirror", "--poll", "600s")
+    process = start("follow", run, tmp_path / "mirror", "--poll-interval", "600s")
     wait_for(process, "version 3 ")
     refused(11, "another follower keeps", "follow", run, tmp_path / "mirror", "--once")
     assert end(process)[0] == 0
@@ -562,10 +562,10 @@ def test_wrong_arguments(run, tmp_path):
         ["follow", run],
         ["follow", run, tmp_path / "m", "--until", 1, "--pin", 1],
         ["follow", run, tmp_path / "m", "--until", "soon"],
-        ["follow", run, tmp_path / "m", "--poll", "5"],
-        ["follow", run, tmp_path / "m", "--poll", "0s"],
-        ["follow", run, tmp_path / "m", "--poll", "0"],
-        ["follow", run, tmp_path / "m", "--poll", "0.1ms"],
+        ["follow", run, tmp_path / "m", "--poll-interval", "5x"],
+        ["follow", run, tmp_path / "m", "--poll-interval", "0s"],
+        ["follow", run, tmp_path / "m", "--poll-interval", "0"],
+        ["follow", run, tmp_path / "m", "--poll-interval", "0.1ms"],
         ["gc", run, "--min-age", "old"],
         ["gc", run, "--keep-anchors", 1],
         ["gc", run, "--keep-anchors", "-1"],
@@ -590,8 +590,8 @@ def test_wrong_arguments(run, tmp_path):
 
 
 def test_a_poll_interval_of_zero_is_refused_in_one_sentence(run, tmp_path):
-    words = ["--poll", "it cannot be zero; write for example 500ms or 2s"]
-    refused(INVALID_ARGUMENT, words, "follow", run, tmp_path / "m", "--poll", "0s", untouched=tmp_path)
+    words = ["--poll-interval", "it cannot be zero; write for example 500ms or 2s"]
+    refused(INVALID_ARGUMENT, words, "follow", run, tmp_path / "m", "--poll-interval", "0s", untouched=tmp_path)
 
 
 # --- keeping house ---
@@ -642,7 +642,7 @@ def test_gc_that_is_interrupted_takes_its_mark_back_and_says_so(tmp_path):
 
 def test_gc_leaves_what_a_lease_needs(tmp_path):
     run = long_run(tmp_path, 9)
-    process = start("follow", run, tmp_path / "mirror", "--pin", 3, "--poll", "600s")
+    process = start("follow", run, tmp_path / "mirror", "--pin", 3, "--poll-interval", "600s")
     wait_for(process, "version 3 ")
     assert succeed_json("leases", run)["leases"][0]["alive"]
     assert "(1 follower alive)" in succeed("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
@@ -747,7 +747,7 @@ def test_exec_runs_once_for_an_anchor_and_the_deltas_after_it(run, tmp_path):
 
 # --- processes that are killed ---
 
-DYING = Path(os.environ.get("WEIGHTWIRE_TOOLS", REPOSITORY / "build/tests")) / "weightwire_crashing"
+DYING = Path(os.environ.get("WW_TEST_TOOLS", REPOSITORY / "build/tests")) / "weightwire_crashing"
 
 
 def die_at(effect, *arguments, variable="DIE_BEFORE_EFFECT"):

@@ -18,7 +18,7 @@ import pytest
 from test_command_roundtrip import REPOSITORY, chain, succeed, succeed_json, weightwire, write_sharded
 from test_run_commands import CORRUPT, NOT_FOUND, same_checkpoint
 
-SERVICE = Path(os.environ.get("WEIGHTWIRE_TOOLS", REPOSITORY / "build/tests")) / "misbehaving_s3"
+SERVICE = Path(os.environ.get("WW_TEST_TOOLS", REPOSITORY / "build/tests")) / "misbehaving_s3"
 REFUSED = 10
 
 

@@ -11,9 +11,9 @@ from s3_admin import administer
 from test_command_roundtrip import chain, read_directory, succeed, succeed_json, weightwire, write_sharded
 from test_run_commands import die_at, same_checkpoint
 
-ENDPOINT = os.environ["WEIGHTWIRE_TEST_S3_ENDPOINT"]
-ACCESS_KEY = os.environ["WEIGHTWIRE_TEST_S3_ACCESS_KEY"]
-SECRET_KEY = os.environ["WEIGHTWIRE_TEST_S3_SECRET_KEY"]
+ENDPOINT = os.environ["WW_TEST_S3_ENDPOINT"]
+ACCESS_KEY = os.environ["WW_TEST_S3_ACCESS_KEY"]
+SECRET_KEY = os.environ["WW_TEST_S3_SECRET_KEY"]
 
 
 @pytest.fixture(autouse=True)

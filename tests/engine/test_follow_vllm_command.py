@@ -24,7 +24,7 @@ def follow(run, server):
 
     def start_following(run=run):
         url = f"http://127.0.0.1:{server.port}"
-        command = [os.environ["WEIGHTWIRE"], "follow", run.bucket, run.mirror, "--vllm", url, "--poll", "50ms"]
+        command = [os.environ["WEIGHTWIRE"], "follow", run.bucket, run.mirror, "--vllm", url, "--poll-interval", "50ms"]
         processes.append(subprocess.Popen(command))
         return processes[-1]
 

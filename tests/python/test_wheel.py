@@ -24,9 +24,9 @@ print(open("/proc/self/maps").read())
 @pytest.fixture(scope="module")
 def wheel():
     """Made by ./dev wheel."""
-    if "WEIGHTWIRE_WHEEL" not in os.environ:
+    if "WW_TEST_WHEEL" not in os.environ:
         pytest.skip("no wheel: run ./dev test python")
-    return Path(os.environ["WEIGHTWIRE_WHEEL"])
+    return Path(os.environ["WW_TEST_WHEEL"])
 
 
 @pytest.fixture(scope="module")

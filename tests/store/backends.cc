@@ -86,10 +86,10 @@ std::string Variable(const char* name) {
 
 }  // namespace
 
-std::string RgwEndpoint() { return Variable("WEIGHTWIRE_TEST_S3_ENDPOINT"); }
+std::string RgwEndpoint() { return Variable("WW_TEST_S3_ENDPOINT"); }
 
 Credentials RgwCredentials() {
-  return {Variable("WEIGHTWIRE_TEST_S3_ACCESS_KEY"), Secret(Variable("WEIGHTWIRE_TEST_S3_SECRET_KEY")), Secret(), {}};
+  return {Variable("WW_TEST_S3_ACCESS_KEY"), Secret(Variable("WW_TEST_S3_SECRET_KEY")), Secret(), {}};
 }
 
 std::vector<Backend> AllBackends() {

@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "base/durations.h"
 #include "base/failure_policy.h"
+#include "base/quantities.h"
 #include "base/result.h"
 #include "cli/checkpoints.h"
 #include "cli/command_tools.h"
@@ -411,7 +411,7 @@ Command AddFollow(CLI::App& app, const CommandTools& tools) {
       "take no lock");
   sub.add_flag("--every-version", options->follower.every_version,
                "take each version on its own, instead of several in one update when behind");
-  AddPositiveDuration(sub, "--poll", options->poll, "how often to look for a newer version (default: 2s)");
+  AddSetting(sub, settings::kPollInterval, options->poll);
   sub.add_flag("--adopt", options->mirror.adopt,
                "take over a directory that has files already: what it holds is found by its digest");
   AddIncludeCodeInDirectory(sub, options->mirror.include_code);

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "base/durations.h"
+#include "base/quantities.h"
 #include "base/result.h"
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"

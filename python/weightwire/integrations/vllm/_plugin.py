@@ -59,7 +59,7 @@ class Options:
     """WEIGHTWIRE_MAX_LAG: update once the engine is more than this number of versions behind."""
     min_update_interval: float = 0.0
     """WEIGHTWIRE_INTERVAL: the shortest time between two commits."""
-    poll_interval: float = _core.ENGINE_POLL_SECONDS
+    poll_interval: float = _core.POLL_SECONDS
     """WEIGHTWIRE_POLL: the time between two requests for a newer version."""
     check_all: bool = True
     """WEIGHTWIRE_CHECK: "full" (the default) compares all readable parameters with the mirror, in the background after
@@ -105,7 +105,7 @@ def _at_least_zero(text: str) -> int:
 
 
 def _above_zero(text: str) -> float:
-    """An interval, as the command's --poll takes it."""
+    """An interval, as the command's --poll-interval takes it."""
     seconds = _core.parse_duration(text)
     if seconds == 0:
         raise InvalidArgumentError("it cannot be zero; write for example 500ms or 2s")

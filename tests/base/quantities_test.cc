@@ -1,4 +1,4 @@
-#include "base/durations.h"
+#include "base/quantities.h"
 
 #include <gtest/gtest.h>
 
@@ -11,6 +11,8 @@ using std::chrono::seconds;
 
 TEST(Durations, AreReadWithTheirUnit) {
   EXPECT_EQ(ParseDuration("0").value(), seconds(0));
+  EXPECT_EQ(ParseDuration("5").value(), seconds(5));
+  EXPECT_EQ(ParseDuration("1.5").value(), std::chrono::milliseconds(1500));
   EXPECT_EQ(ParseDuration("200ms").value(), std::chrono::milliseconds(200));
   EXPECT_EQ(ParseDuration("30s").value(), seconds(30));
   EXPECT_EQ(ParseDuration("15m").value(), minutes(15));
@@ -34,28 +36,38 @@ TEST(Durations, FinerThanAMillisecondAreRefusedInsteadOfRounded) {
 }
 
 TEST(Durations, OthersAreRefused) {
-  for (const char* wrong : {"",
-                            "s",
-                            "5",
-                            "-5s",
-                            "+5s",
-                            "5 s",
-                            "5s ",
-                            "5x",
-                            ".5s",
-                            "5.s",
-                            "1.5",
-                            "0.0",
-                            "1..5s",
-                            "1.-5s",
-                            "1.5.5s",
-                            "0.0000000001s",
-                            "5ss",
-                            "99999999999999999999s",
-                            "9223372036854775807s",
-                            "9000000000000d"}) {
+  for (const char* wrong :
+       {"", "s", "-5s", "+5s", "5 s", "5s ", "5x", ".5s", "5.s", "1..5s", "1.-5s", "1.5.5s", "0.0000000001s", "5ss",
+        "99999999999999999999s", "9223372036854775807s", "9000000000000d"}) {
     EXPECT_EQ(ParseDuration(wrong).ok(), false) << wrong;
   }
+}
+
+TEST(Sizes, AreReadWithTheirUnit) {
+  EXPECT_EQ(ParseSize("0").value(), 0U);
+  EXPECT_EQ(ParseSize("512").value(), 512U);
+  EXPECT_EQ(ParseSize("512B").value(), 512U);
+  EXPECT_EQ(ParseSize("64KiB").value(), 65'536U);
+  EXPECT_EQ(ParseSize("256MiB").value(), std::uint64_t{256} << 20);
+  EXPECT_EQ(ParseSize("1GB").value(), 1'000'000'000U);
+  EXPECT_EQ(ParseSize("1.5GiB").value(), std::uint64_t{3} << 29);
+  EXPECT_EQ(ParseSize("2kB").value(), 2'000U);
+  EXPECT_EQ(ParseSize("1.999999TB").value(), 1'999'999'000'000U);
+  EXPECT_EQ(ParseSize("1TiB").value(), std::uint64_t{1} << 40);
+}
+
+TEST(Sizes, OthersAreRefused) {
+  for (const char* wrong : {"", "-1", "1 GB", "1gb", "1M", "GB", "1.", "1.5", "0.3KiB", "9999999TiB", "1s"}) {
+    EXPECT_FALSE(ParseSize(wrong).ok()) << wrong;
+  }
+  EXPECT_EQ(ParseSize("1.5").error().message(),
+            "'1.5' is no size of whole bytes; write for example 256MiB, 1.5GB or a number of bytes");
+}
+
+TEST(Flags, AreReadInAllUsualSpellings) {
+  for (const char* yes : {"1", "true", "yes", "on", "True", "ON"}) EXPECT_TRUE(ParseFlag(yes).value()) << yes;
+  for (const char* no : {"0", "false", "no", "off", "No"}) EXPECT_FALSE(ParseFlag(no).value()) << no;
+  for (const char* wrong : {"", "2", "y", "maybe", " 1"}) EXPECT_FALSE(ParseFlag(wrong).ok()) << wrong;
 }
 
 TEST(Durations, AreShownInTheTwoUnitsThatMatter) {

@@ -1,0 +1,78 @@
+// The table of settings, and values as people write them.
+#include "runner/settings.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/quantities.h"
+#include "binding.h"
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace weightwire::python {
+namespace {
+
+nb::dict ToDict(const Setting& setting) {
+  const auto text = [](std::string_view view) { return std::string(view); };
+  nb::dict dict;
+  dict["name"] = text(setting.name);
+  dict["type"] = text(NameOf(setting.type));
+  dict["default"] = text(setting.default_text);
+  dict["help"] = text(setting.help);
+  dict["commands"] = WordsOf(setting.commands);
+  dict["python"] = WordsOf(setting.python);
+  dict["engine"] = setting.engine;
+  dict["environment"] = setting.environment ? nb::object(nb::str(EnvironmentName(setting).c_str())) : nb::none();
+  dict["option"] = OptionName(setting);
+  dict["python_name"] = PythonName(setting);
+  dict["note"] = text(setting.note);
+  dict["choices"] = WordsOf(setting.choices);
+  dict["positive"] = setting.positive;
+  return dict;
+}
+
+nb::list Settings() {
+  nb::list list;
+  for (const Setting& setting : AllSettings()) list.append(ToDict(setting));
+  return list;
+}
+
+nb::dict OtherVariablesDict() {
+  nb::dict dict;
+  for (const OtherVariable& other : OtherVariables()) dict[std::string(other.name).c_str()] = std::string(other.help);
+  return dict;
+}
+
+// The warnings for a mapping of variables, such as os.environ.
+std::vector<std::string> UnknownEnvironment(const nb::object& environment) {
+  std::vector<std::string> names;
+  for (const nb::handle name : environment) names.push_back(nb::cast<std::string>(name));
+  std::vector<std::string> warnings;
+  for (const std::string& name : UnknownVariables(names)) warnings.push_back(UnknownVariableWarning(name));
+  return warnings;
+}
+
+double DurationSeconds(const std::string& text) {
+  return std::chrono::duration<double>(ValueOrRaise(ParseDuration(text))).count();
+}
+
+}  // namespace
+
+void BindSettings(nb::module_& module) {
+  module.def("settings", &Settings);
+  module.def("other_variables", &OtherVariablesDict);
+  module.def("unknown_environment", &UnknownEnvironment);
+  module.def("parse_duration", &DurationSeconds);
+  module.def("parse_size", [](const std::string& text) { return ValueOrRaise(ParseSize(text)); });
+  module.def("parse_flag", [](const std::string& text) { return ValueOrRaise(ParseFlag(text)); });
+}
+
+}  // namespace weightwire::python
