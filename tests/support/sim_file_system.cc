@@ -443,7 +443,7 @@ Status SimFileSystem::SyncDirectory(const Path& directory) {
   std::vector<bool> synced(pending.size());
   for (std::size_t k = pending.size(); k-- > 0;) {
     synced[k] = synced[k] || std::any_of(pending[k].entries.begin(), pending[k].entries.end(),
-                                         [&](const SimDisk::Entry& entry) { return entry.directory == entry.node; });
+                                         [&](const SimDisk::Entry& one) { return one.directory == entry.node; });
     for (std::size_t earlier = 0; synced[k] && earlier < k; ++earlier) {
       if (pending[k].DependsOn(pending[earlier])) synced[earlier] = true;
     }
