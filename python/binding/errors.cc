@@ -2,42 +2,16 @@
 
 #include <string>
 
+#include "runner/error_kinds.h"
+
 namespace nb = nanobind;
 
 namespace weightwire::python {
-namespace {
-
-const char* NameOf(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-      return "InvalidArgumentError";
-    case ErrorCode::kNotFound:
-      return "NotFoundError";
-    case ErrorCode::kIo:
-      return "IoError";
-    case ErrorCode::kCorrupt:
-      return "CorruptError";
-    case ErrorCode::kMismatch:
-      return "MismatchError";
-    case ErrorCode::kUnsupported:
-      return "UnsupportedError";
-    case ErrorCode::kLimit:
-      return "LimitError";
-    case ErrorCode::kUnknownOutcome:
-    case ErrorCode::kUnavailable:
-      return "UnavailableError";
-    case ErrorCode::kRefused:
-      return "RefusedError";
-  }
-  return "WeightwireError";
-}
-
-}  // namespace
-
 void Raise(const Error& error) {
   const nb::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  const nb::object type = nb::module_::import_("weightwire.errors").attr(NameOf(error.code()));
+  const nb::object type =
+      nb::module_::import_("weightwire.errors").attr(std::string(KindOf(error.code()).exception).c_str());
   PyErr_SetString(type.ptr(), error.message().c_str());
   throw nb::python_error();
 }

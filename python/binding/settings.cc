@@ -1,4 +1,4 @@
-// The table of settings, and values as people write them.
+// The tables of settings and of kinds of errors, and values as people write them.
 #include "runner/settings.h"
 
 #include <nanobind/nanobind.h>
@@ -14,6 +14,7 @@
 #include "base/quantities.h"
 #include "binding.h"
 #include "errors.h"
+#include "runner/error_kinds.h"
 
 namespace nb = nanobind;
 
@@ -45,6 +46,20 @@ nb::list Settings() {
   return list;
 }
 
+nb::list ErrorKinds() {
+  nb::list list;
+  for (const ErrorKind& kind : AllErrorKinds()) {
+    nb::dict dict;
+    dict["name"] = std::string(kind.name);
+    dict["exit_status"] = kind.exit_status;
+    dict["exception"] = std::string(kind.exception);
+    dict["retryable"] = kind.retryable;
+    dict["meaning"] = std::string(kind.meaning);
+    list.append(dict);
+  }
+  return list;
+}
+
 nb::dict OtherVariablesDict() {
   nb::dict dict;
   for (const OtherVariable& other : OtherVariables()) dict[std::string(other.name).c_str()] = std::string(other.help);
@@ -68,6 +83,7 @@ double DurationSeconds(const std::string& text) {
 
 void BindSettings(nb::module_& module) {
   module.def("settings", &Settings);
+  module.def("error_kinds", &ErrorKinds);
   module.def("other_variables", &OtherVariablesDict);
   module.def("unknown_environment", &UnknownEnvironment);
   module.def("parse_duration", &DurationSeconds);

@@ -15,16 +15,16 @@ from weightwire._load import load, load_async
 from weightwire._ticket import Ticket, TicketStats
 from weightwire._update import TensorChange, Update
 from weightwire.errors import (
+    ConflictError,
     CorruptError,
     InvalidArgumentError,
-    IoError,
-    LimitError,
+    LocalIOError,
     MismatchError,
     NotFoundError,
-    RefusedError,
+    PermissionDeniedError,
     UnavailableError,
     UnsupportedError,
-    WaitTimeout,
+    WaitTimeoutError,
     WeightwireError,
 )
 from weightwire.follower import Follower, FollowerStats
@@ -32,25 +32,25 @@ from weightwire.publisher import Publisher, PublisherStats
 
 __version__ = "0.1.0"
 __all__ = [
+    "ConflictError",
     "CorruptError",
     "Follower",
     "FollowerStats",
     "Fp8",
     "InvalidArgumentError",
-    "IoError",
-    "LimitError",
+    "LocalIOError",
     "MismatchError",
     "NotFoundError",
+    "PermissionDeniedError",
     "Publisher",
     "PublisherStats",
-    "RefusedError",
     "TensorChange",
     "Ticket",
     "TicketStats",
     "UnavailableError",
     "UnsupportedError",
     "Update",
-    "WaitTimeout",
+    "WaitTimeoutError",
     "WeightwireError",
     "load",
     "load_async",

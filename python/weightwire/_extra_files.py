@@ -13,7 +13,7 @@ from weightwire._dtypes import long_name, parse_dtype
 from weightwire._fp8 import Fp8
 from weightwire._lora import Lora, is_peft, save_adapter_config
 from weightwire._model_state import roles_of, tensors_of, unwrap
-from weightwire.errors import IoError
+from weightwire.errors import LocalIOError
 
 
 class ExtraFiles:
@@ -31,7 +31,7 @@ class ExtraFiles:
             written = write_extra_files(model, tokenizer, dtype, lora, directory)
             self._files = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
         except OSError as error:
-            raise IoError(
+            raise LocalIOError(
                 f"cannot write the model's configuration and tokenizer to {directory}: {error}; make room there, or "
                 "give a directory that has them as extra_files="
             ) from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from weightwire import _core
 from weightwire._deadline import Deadline
-from weightwire.errors import WaitTimeout, WeightwireError
+from weightwire.errors import WaitTimeoutError, WeightwireError
 
 if TYPE_CHECKING:
     from weightwire._publisher_session import PublisherSession
@@ -79,7 +79,7 @@ class Ticket:
 
     def wait_read(self, timeout: float | None = None) -> None:
         """Waits until the weights have been read and may change again. Returns at once unless they are read in the
-        background. Raises if the read failed, and `WaitTimeout` after `timeout` seconds."""
+        background. Raises if the read failed, and `WaitTimeoutError` after `timeout` seconds."""
         self._session.background.timed(lambda: self._wait_read(timeout))
 
     def _wait_read(self, timeout: float | None) -> None:
@@ -89,7 +89,7 @@ class Ticket:
         self._call.read.result()
 
     def wait(self, timeout: float | None = None) -> TicketStats:
-        """Waits until the version is committed. Raises if it failed, and `WaitTimeout` after `timeout` seconds."""
+        """Waits until the version is committed. Raises if it failed, and `WaitTimeoutError` after `timeout` seconds."""
         deadline = Deadline(timeout)
         self._wait_read(timeout)
         try:
@@ -107,15 +107,15 @@ class Ticket:
         while True:
             try:
                 return await asyncio.to_thread(self.wait, deadline.left(ASYNC_WAIT_SECONDS))
-            except WaitTimeout:
+            except WaitTimeoutError:
                 if deadline.is_over:
                     raise self._late(timeout) from None
 
-    def _late(self, timeout: float | None) -> WaitTimeout:
+    def _late(self, timeout: float | None) -> WaitTimeoutError:
         stats = self.stats
         why = f": {stats.error}" if stats.error else ""
         what = f"step {stats.step}" if stats.version is None else f"version {stats.version}"
-        return WaitTimeout(f"{what} is still {stats.stage} after {timeout} seconds{why}")
+        return WaitTimeoutError(f"{what} is still {stats.stage} after {timeout} seconds{why}")
 
     def __repr__(self) -> str:
         stats = self.stats

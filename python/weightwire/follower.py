@@ -17,7 +17,7 @@ from weightwire._deadline import Deadline
 from weightwire._forks import OwnerProcess
 from weightwire._target_arrays import target_arrays
 from weightwire._update import Update
-from weightwire.errors import InvalidArgumentError, UnavailableError, WaitTimeout
+from weightwire.errors import InvalidArgumentError, UnavailableError, WaitTimeoutError
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _Wait:
         """How long to wait before the next poll. Raises on timeout."""
         if self.deadline.is_over:
             what = "a newer version" if self.version is None else f"version {self.version}"
-            raise WaitTimeout(f"{what} did not come within {self.deadline.timeout} seconds{self.trouble}")
+            raise WaitTimeoutError(f"{what} did not come within {self.deadline.timeout} seconds{self.trouble}")
         return self.deadline.left(seconds)
 
 
@@ -185,8 +185,8 @@ class Follower:
     def wait(self, version: int | None = None, timeout: float | None = None) -> Update | None:
         """The change that brings the target to at least `version`, or to any newer one than it holds.
 
-        None if the target holds that version already. Raises `WaitTimeout` when the time is up. Trouble that may pass
-        is waited out.
+        None if the target holds that version already. Raises `WaitTimeoutError` when the time is up. Trouble that
+        may pass is waited out.
         """
         wait = _Wait(version, timeout)
         while not self._try(wait):

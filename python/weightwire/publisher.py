@@ -21,7 +21,7 @@ from weightwire._model_state import ModelState, state_of
 from weightwire._publisher_options import PublisherOptions
 from weightwire._publisher_session import PublisherSession
 from weightwire._ticket import ASYNC_WAIT_SECONDS, Ticket
-from weightwire.errors import InvalidArgumentError, WaitTimeout, WeightwireError
+from weightwire.errors import InvalidArgumentError, WaitTimeoutError, WeightwireError
 
 _log = logging.getLogger("weightwire")
 _LOG_TROUBLE_SECONDS = 2.0
@@ -228,8 +228,8 @@ class Publisher:
             self._session.ranks.refuse(step, error)
 
     def drain(self, timeout: float | None = None) -> None:
-        """Waits until everything is in the bucket, anchors too. Raises `WaitTimeout` if it takes longer, and the error
-        that stopped the publisher if one did.
+        """Waits until everything is in the bucket, anchors too. Raises `WaitTimeoutError` if it takes longer, and the
+        error that stopped the publisher if one did.
 
         Other errors are retried, and logged once.
         """
@@ -280,7 +280,7 @@ class Publisher:
         if deadline.is_over:
             why = f": {trouble}" if trouble else ""
             waiting = self.stats.versions_waiting + self._session.background.is_reading
-            raise WaitTimeout(f"{waiting} versions still wait to be sent after {deadline.timeout} s{why}")
+            raise WaitTimeoutError(f"{waiting} versions still wait to be sent after {deadline.timeout} s{why}")
 
     def close(self) -> None:
         """Ends at once. Unsent versions are in the state directory, or lost if there is none: drain first."""

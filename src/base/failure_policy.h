@@ -39,6 +39,8 @@ enum class Reaction : std::uint8_t {
     case ErrorCode::kMismatch:
     case ErrorCode::kUnsupported:
     case ErrorCode::kLimit:
+    case ErrorCode::kConflict:
+    case ErrorCode::kTimeout:
       return Reaction::kGiveUp;
   }
   return Reaction::kGiveUp;

@@ -11,8 +11,8 @@
 #include <system_error>
 
 #include "cli/commands/commands.h"
-#include "cli/exit_status.h"
 #include "cli/interrupt.h"
+#include "runner/error_kinds.h"
 
 namespace weightwire {
 namespace {
@@ -37,6 +37,13 @@ constexpr const char* kFooter =
     "\n"
     "Each command has its own --help. WEIGHTWIRE_ISA chooses the instruction set (for example 'scalar').\n";
 
+// The exit statuses, for --help.
+std::string ExitStatusHelp() {
+  std::string text = "\nExit status:\n   0  success\n   1  an unexpected error\n";
+  for (const ErrorKind& kind : AllErrorKinds()) text += fmt::format("  {:>2}  {}\n", kind.exit_status, kind.meaning);
+  return text + "  128 + N  ended by signal N\n";
+}
+
 // Shows `--no-lease`, where CLI11 would show the value it stands for too: `--no-lease{false}`.
 class HelpFormatter : public CLI::Formatter {
  public:
@@ -52,7 +59,7 @@ int Fail(const Program& program, const std::string& sentence, ErrorCode code) {
   std::replace_if(
       line.begin(), line.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
   fmt::print(stderr, "{}: {}\n", program.name, line);
-  return ExitStatusOf(code);
+  return KindOf(code).exit_status;
 }
 
 int Finish(const Program& program, const Status& status) {
@@ -115,7 +122,7 @@ int RunWeightwire(int argc, const char* const* argv, const CommandTools& tools) 
             AddFollow(app, tools), AddAnchor(app, tools),  AddGc(app, tools),  AddVerify(app, tools),
             AddLeases(app, tools)};
   };
-  return RunProgram({"weightwire", kDescription, std::string(kFooter) + kExitStatusHelp, add_commands}, argc, argv);
+  return RunProgram({"weightwire", kDescription, std::string(kFooter) + ExitStatusHelp(), add_commands}, argc, argv);
 }
 
 void KeepFreedMemory() {

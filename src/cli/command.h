@@ -30,7 +30,7 @@ struct Program {
   std::function<std::vector<Command>(CLI::App&)> add_commands;  // in the order that --help shows
 };
 
-// What main does. Prints --help if no command is named. Returns the exit status (exit_status.h).
+// What main does. Prints --help if no command is named. Returns the exit status (runner/error_kinds.h).
 int RunProgram(const Program& program, int argc, const char* const* argv);
 
 // The program `weightwire`.

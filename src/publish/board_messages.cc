@@ -33,7 +33,7 @@ Result<std::optional<Error>> ReadError(const JsonValue& object) {
   WW_TRY(const std::uint64_t code, fields->SmallNumber("code"));
   WW_TRY(std::string message, fields->Text("message"));
   const bool known = code >= static_cast<std::uint64_t>(ErrorCode::kInvalidArgument) &&
-                     code <= static_cast<std::uint64_t>(ErrorCode::kUnavailable);
+                     code <= static_cast<std::uint64_t>(ErrorCode::kTimeout);
   if (!known) return Error(ErrorCode::kCorrupt, "a message of another rank has an unknown error in it");
   return std::optional(Error(static_cast<ErrorCode>(code), std::move(message)));
 }

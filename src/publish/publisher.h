@@ -138,8 +138,8 @@ inline constexpr std::array kAllLanes = {Lane::kDecide, Lane::kUpload, Lane::kCo
 class Publisher {
  public:
   // Finds the newest version and takes up what an earlier process has left. Rank 0 passes its start() to the others,
-  // which open with it. kMismatch if another writer has taken the place of spooled versions, or if ranks see different
-  // runs; kUnavailable if another process holds the state directory.
+  // which open with it. kConflict if another writer has taken the place of spooled versions; kMismatch if ranks see
+  // different runs; kUnavailable if another process holds the state directory.
   static Result<std::unique_ptr<Publisher>> Open(Run run, PublisherOptions options, const PublisherTools& tools,
                                                  std::string_view start = {});
   Publisher(const Publisher&) = delete;

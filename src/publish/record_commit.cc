@@ -52,7 +52,7 @@ std::string WhoseRecord(const Run& run, Version version) {
 }
 
 Error AnotherWriterWon(const Run& run, Version version, bool spooled) {
-  return {ErrorCode::kMismatch,
+  return {ErrorCode::kConflict,
           fmt::format("{}: this publisher stops, and none of its versions from there on is published; see that only "
                       "one publishes, then start it again{}",
                       WhoseRecord(run, version), spooled ? fmt::format(", dropping them {}", kHowToDropLost) : "")};

@@ -36,7 +36,7 @@ Error LostToAnotherWriter(const Run& run, const std::string& directory, const st
       first == last ? fmt::format("version {}", last) : fmt::format("versions {} to {}", first, last);
   // Only a person can know that these versions may be dropped.
   return {
-      ErrorCode::kMismatch,
+      ErrorCode::kConflict,
       fmt::format("{}, so {} waiting in {} cannot be published any more: see that only one publishes, then start it "
                   "{}, which drops what waits",
                   WhoseRecord(run, lost), which, directory, kHowToDropLost)};

@@ -42,7 +42,7 @@ class PublisherRunner {
 
   // Returns as soon as the state (of a rank, its shards) is compared and encoded; it may then be changed. Waits only
   // for room, unless the publisher skips then. If the base is lost, it also waits until nothing is in flight, and
-  // downloads the newest version (publish/version_maker.h). kMismatch once another writer has won. With ranks an error
+  // downloads the newest version (publish/version_maker.h). kConflict once another writer has won. With ranks an error
   // means that the call has failed on all of them.
   // While it waits it calls `while_waiting`, if given, several times a second, without a lock. That function may throw,
   // which ends the wait.

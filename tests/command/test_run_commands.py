@@ -21,7 +21,7 @@ from test_command_roundtrip import (
 )
 from test_safetensors_interop import read_by_package, write_by_hand
 
-INVALID_ARGUMENT, NOT_FOUND, IO, CORRUPT, MISMATCH, UNSUPPORTED = 2, 3, 4, 5, 6, 7
+INVALID_ARGUMENT, NOT_FOUND, IO, CORRUPT, MISMATCH, UNSUPPORTED, CONFLICT = 2, 3, 4, 5, 6, 7, 9
 DATA = REPOSITORY / "tests/data"
 
 
@@ -217,10 +217,10 @@ def test_publishers_race(run, tmp_path):
             start("publish", run, tmp_path / f"{number}", "--step", number, "--state", tmp_path / f"s{number}")
         )
     ended = [(racer.communicate(timeout=120)[1], racer.returncode) for racer in racers]
-    assert all(status in (0, MISMATCH) for _, status in ended), ended
+    assert all(status in (0, CONFLICT) for _, status in ended), ended
     winners = [number for number, (_, status) in zip(range(4, 8), ended, strict=True) if status == 0]
     assert winners
-    assert all("another" in err for err, status in ended if status == MISMATCH)
+    assert all("another" in err for err, status in ended if status == CONFLICT)
     assert sorted(v["step"] for v in versions(run)[4:]) == winners
     succeed("verify", run)
 
@@ -339,13 +339,13 @@ def test_follow_goes_along_until_a_version(run, tmp_path):
 
 def test_a_version_that_does_not_come_in_time(run, tmp_path):
     until = ("--until", 4, "--timeout", "0")
-    refused(11, ["version 4 did not", "no version yet"], "follow", run, tmp_path / "none", *until)
+    refused(12, ["version 4 did not", "no version yet"], "follow", run, tmp_path / "none", *until)
     nowhere = (tmp_path / "nowhere", tmp_path / "mirror", "--no-lease", "--until", 4, "--timeout", "10ms")
     result = weightwire("follow", *nowhere)
-    assert result.returncode == 11 and "version 4 did not" in result.stderr
+    assert result.returncode == 12 and "version 4 did not" in result.stderr
     in_time = ("--until", 3, "--timeout", "10m", "--poll-interval", "10ms")
     succeed("follow", run, tmp_path / "mirror", *in_time)
-    refused(11, ["version 4 did not", "holds version 3"], "follow", run, tmp_path / "mirror", *until)
+    refused(12, ["version 4 did not", "holds version 3"], "follow", run, tmp_path / "mirror", *until)
     refused(INVALID_ARGUMENT, "--until", "follow", run, tmp_path / "mirror", "--timeout", "1s")
     assert succeed_json("leases", run)["leases"] == []
 

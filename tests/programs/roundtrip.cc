@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "runner/error_kinds.h"
 #include "tensor/checkpoint.h"
 #include "tensor/checkpoint_writer.h"
 
@@ -15,7 +16,7 @@ int main(int argc, char** argv) {
   const auto source = Checkpoint::Open(argv[1]);
   if (!source.ok()) {
     std::fprintf(stderr, "%s\n", source.error().message().c_str());
-    return static_cast<int>(source.error().code());
+    return KindOf(source.error().code()).exit_status;
   }
   const Checkpoint& checkpoint = source.value();
   Status written;
@@ -29,7 +30,7 @@ int main(int argc, char** argv) {
   }
   if (!written.ok()) {
     std::fprintf(stderr, "%s\n", written.error().message().c_str());
-    return static_cast<int>(written.error().code());
+    return KindOf(written.error().code()).exit_status;
   }
   return 0;
 }

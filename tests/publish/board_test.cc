@@ -235,7 +235,7 @@ TEST(Board, AnotherWriterStopsAllRanks) {
   for (std::uint64_t rank = 0; rank < 2; ++rank) {
     const auto refused = group.Publish(rank, Trained(model, 2), 2);
     ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().code(), ErrorCode::kMismatch);
+    EXPECT_EQ(refused.error().code(), ErrorCode::kConflict);
   }
   ExpectVersion(world, 1, Trained(model, 9));
 }
@@ -429,7 +429,7 @@ TEST(Board, ACallThatWasMadeWhileAnotherWriterWonFailsForThat) {
   group.WorkUntilIdle();
   const Ticket ticket = group[1].Enqueue(std::move(draft));
   EXPECT_EQ(NameOf(ticket->stage), "failed");
-  EXPECT_EQ(ticket->error->code(), ErrorCode::kMismatch);
+  EXPECT_EQ(ticket->error->code(), ErrorCode::kConflict);
   EXPECT_TRUE(group[1].idle());
 }
 

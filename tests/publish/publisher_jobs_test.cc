@@ -134,7 +134,7 @@ TEST_F(PublisherJobs, ALostRaceStopsEverything) {
   auto decide = MustGet<DecideJob>(Lane::kDecide);
   auto commit = MustGet<CommitJob>(Lane::kCommit);
   commit.outcome = CommitJob::Outcome::kStopped;
-  commit.error = Error(ErrorCode::kMismatch, "another writer");
+  commit.error = Error(ErrorCode::kConflict, "another writer");
   process_->Finish(std::move(commit));
   // A job that was being executed then changes nothing.
   ExecuteAndFinish(std::move(decide));

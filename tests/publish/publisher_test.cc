@@ -407,7 +407,7 @@ TEST_P(PublisherTest, OfTwoPublishersOneWinsAndTheOtherStops) {
   EXPECT_EQ(lost->stage, TicketStage::kFailed);
   EXPECT_EQ(after->stage, TicketStage::kFailed);
   ASSERT_TRUE(lost->error.has_value());
-  EXPECT_EQ(lost->error->code(), ErrorCode::kMismatch);
+  EXPECT_EQ(lost->error->code(), ErrorCode::kConflict);
   EXPECT_NE(lost->error->message().find("another writer"), std::string::npos) << lost->error->message();
   // What is in a spool would be in the way of the next start.
   EXPECT_EQ(lost->error->message().find("--drop-lost") != std::string::npos, options.state_directory.has_value());
@@ -750,7 +750,7 @@ TEST(Publisher, ASpoolThatLostItsPlaceNeedsAPersonsWord) {
     Process process(world, WithStateDirectory());
     const Status opened = process.Open();
     ASSERT_FALSE(opened.ok());
-    EXPECT_EQ(opened.error().code(), ErrorCode::kMismatch);
+    EXPECT_EQ(opened.error().code(), ErrorCode::kConflict);
     for (const char* const words :
          {"another writer", "versions 1 to 2", "/state", "--drop-lost", "drop_lost_versions"}) {
       EXPECT_NE(opened.error().message().find(words), std::string::npos) << opened.error().message();

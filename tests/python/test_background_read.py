@@ -70,11 +70,11 @@ def test_the_trainer_goes_on_and_its_optimizer_waits(bucket, gate):
         ticket = publisher.publish(1)
         assert gate.reached.wait(60)
         assert (ticket.stats.stage, ticket.version, ticket.done) == ("reading", None, False)
-        with pytest.raises(ww.WaitTimeout, match="step 1 is still reading"):
+        with pytest.raises(ww.WaitTimeoutError, match="step 1 is still reading"):
             ticket.wait_read(0)
-        with pytest.raises(ww.WaitTimeout, match="step 1 is still reading"):
+        with pytest.raises(ww.WaitTimeoutError, match="step 1 is still reading"):
             ticket.wait(0)
-        with pytest.raises(ww.WaitTimeout):
+        with pytest.raises(ww.WaitTimeoutError):
             publisher.drain(0)
         # The forward pass changes the buffers of the normalization, which is allowed; the step has to wait.
         opener = threading.Timer(0, gate.set)
@@ -261,7 +261,7 @@ def test_draining_raises_what_was_published_before_it_and_nothing_else(bucket, g
         assert reading is None
         ticket = publisher.publish(1, background=True)
         assert gate.reached.wait(60)
-        with pytest.raises(ww.WaitTimeout):
+        with pytest.raises(ww.WaitTimeoutError):
             publisher.drain(0.01)
         with torch.no_grad():
             model[0].weight += 1

@@ -307,7 +307,7 @@ def test_a_bucket_that_is_away_is_waited_for(bucket, tmp_path):
     first, second = small_state(), changed(small_state(), 3)
     with at_first_of_two(bucket, first, second) as (follower, target):
         bucket.rename(tmp_path / "away")
-        with pytest.raises(ww.WaitTimeout, match="not there any more"):
+        with pytest.raises(ww.WaitTimeoutError, match="not there any more"):
             follower.wait(version=1, timeout=0.5)
         asked = threading.Event()
         poll = follower._poll
@@ -336,7 +336,7 @@ def test_waiting_ends_when_the_time_is_up(bucket):
     with ww.Follower(bucket, target, poll_seconds=0.01) as follower:
         follower.wait(version=0, timeout=30).apply()
         assert follower.wait(version=0) is None
-        with pytest.raises(ww.WaitTimeout, match="version 7 did not come"):
+        with pytest.raises(ww.WaitTimeoutError, match="version 7 did not come"):
             follower.wait(version=7, timeout=0.05)
         with pytest.raises(TimeoutError, match=r"version 7 did not come within 0\.05 seconds"):
             asyncio.run(follower.wait_async(version=7, timeout=0.05))

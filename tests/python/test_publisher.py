@@ -143,9 +143,9 @@ def test_a_wait_that_an_event_loop_gives_up_ends(bucket):
     ticket = publisher.publish(0)
     asyncio.run(give_up(ticket.wait_async()))
     asyncio.run(give_up(publisher.drain_async()))
-    with pytest.raises(ww.WaitTimeout, match=r"after 0\.01 seconds"):
+    with pytest.raises(ww.WaitTimeoutError, match=r"after 0\.01 seconds"):
         asyncio.run(ticket.wait_async(0.01))
-    with pytest.raises(ww.WaitTimeout, match=r"after 0\.01 s"):
+    with pytest.raises(ww.WaitTimeoutError, match=r"after 0\.01 s"):
         asyncio.run(publisher.drain_async(0.01))
     publisher.close()
 
@@ -354,10 +354,10 @@ def test_the_second_of_two_publishers_is_told(bucket):
         other = ww.Publisher(bucket, state)
         one.publish(0).wait()
         state["scale"][()] = 5
-        with pytest.raises(ww.MismatchError):
+        with pytest.raises(ww.ConflictError):
             other.publish(1).wait()
         assert other.stats.stopped
-        with pytest.raises(ww.MismatchError):
+        with pytest.raises(ww.ConflictError):
             other.drain()
         other.close()
         one.publish(2).wait()
@@ -381,7 +381,7 @@ def test_leaving_a_publisher_whose_versions_were_lost_is_an_error(bucket):
     state = small_state()
     with ww.Publisher(bucket, state) as one:
         one.publish(0).wait()
-        with pytest.raises(ww.MismatchError), ww.Publisher(bucket, state) as other:
+        with pytest.raises(ww.ConflictError), ww.Publisher(bucket, state) as other:
             state["scale"][()] = 5
             one.publish(1).wait()
             state["scale"][()] = 6
@@ -510,7 +510,7 @@ for step in (1, 2):
     publisher.publish(step)
     try:
         publisher.drain()
-    except ww.IoError as error:
+    except ww.LocalIOError as error:
         print("raised:", error)
 publisher.drain()  # was said
 resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)

@@ -721,7 +721,7 @@ def open_badly(here, run, options):
 def test_all_ranks_hear_of_a_disk_that_is_full(two, bucket):
     two.all(make_plain)
     errors = two.all_raise(open_with_a_full_disk, str(bucket))
-    assert [error.kind for error in errors] == ["IoError"] * 2
+    assert [error.kind for error in errors] == ["LocalIOError"] * 2
     assert "No space left on device" in errors[0].message
     assert errors[1].message == f"rank 0: {errors[0].message}"
 

@@ -156,8 +156,8 @@ TEST_F(FollowLoopTest, PollsUntilAVersionIsReachedAndGoesNoFurther) {
   EXPECT_EQ(applied_, (std::vector<Version>{0, 1, 2}));
   ASSERT_EQ(sleeper_.waits.size(), 5U);
   for (const auto wait : sleeper_.waits) {
-    EXPECT_GE(wait, milliseconds(1600));
-    EXPECT_LE(wait, milliseconds(2400));
+    EXPECT_GE(wait, milliseconds(kPollInterval) * 8 / 10);
+    EXPECT_LE(wait, milliseconds(kPollInterval) * 12 / 10);
   }
   EXPECT_NE(sleeper_.waits[0], sleeper_.waits[1]);  // followers must not ask in step
 }

@@ -93,7 +93,7 @@ void PublisherMachine::Open() {
   } else {
     world().Trace(fmt::format("{} cannot open: {}", name(), publisher.error().message()));
     // A person looks at it, and says: go on from what the other has published.
-    if (publisher.error().code() == ErrorCode::kMismatch) drop_lost_ = true;
+    if (publisher.error().code() == ErrorCode::kConflict) drop_lost_ = true;
   }
 }
 

@@ -28,6 +28,7 @@
 #include "follow/mirror/mirror.h"
 #include "follow/mirror/swap_mirror.h"
 #include "log/keys.h"
+#include "runner/error_kinds.h"
 #include "runner/follow_loop.h"
 #include "runner/init_run.h"
 #include "runner/mirror_follower.h"
@@ -120,7 +121,8 @@ class Reporter {
   void Troubled(const std::optional<Error>& error) {
     line_.Erase();
     if (options_.json && error.has_value()) {
-      PrintEvent({{"event", "trouble"}, {"code", static_cast<int>(error->code())}, {"error", error->message()}});
+      PrintEvent(
+          {{"event", "trouble"}, {"code", std::string(KindOf(error->code()).name)}, {"error", error->message()}});
     } else if (options_.json) {
       PrintEvent({{"event", "trouble_over"}});
     } else if (error.has_value()) {
@@ -192,7 +194,7 @@ Result<std::unique_ptr<Mirror>> OpenMirrorFor(const FollowOptions& options, File
 
 // The version of --until did not come.
 Error TooLate(const FollowOptions& options, const std::optional<Held>& held) {
-  return {ErrorCode::kUnavailable,
+  return {ErrorCode::kTimeout,
           fmt::format("version {} did not come in time; {} holds {}", *options.until, options.directory.string(),
                       held.has_value() ? fmt::format("version {}", held->version) : std::string("no version yet"))};
 }

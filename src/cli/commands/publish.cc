@@ -83,7 +83,7 @@ class WorkLoop {
   template <typename Finished>
   Status SendUntil(const Finished& finished) {
     Status status = WorkUntil(finished);
-    if (status.ok() || publisher_.idle() || status.error().code() == ErrorCode::kMismatch) return status;
+    if (status.ok() || publisher_.idle() || status.error().code() == ErrorCode::kConflict) return status;
     return Error(status.error().code(),
                  fmt::format("{}; what is not sent yet stays in {} and goes with the next publish",
                              status.error().message(), state_directory_.string()));
