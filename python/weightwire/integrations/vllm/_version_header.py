@@ -69,7 +69,7 @@ def note_versions(engine_client: Any) -> None:
 
     def noting(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         made_by = _made_by.get()
-        outputs = generate(*args, **kwargs)
+        outputs: AsyncIterator[Any] = generate(*args, **kwargs)
         if made_by is None:
             return outputs
         made_by.calls += 1
