@@ -1,4 +1,4 @@
-// The tables of settings and of kinds of errors, and values as people write them.
+// The tables of settings, metrics and kinds of errors, and values as people write them.
 #include "runner/settings.h"
 
 #include <nanobind/nanobind.h>
@@ -15,6 +15,7 @@
 #include "binding.h"
 #include "errors.h"
 #include "runner/error_kinds.h"
+#include "runner/metrics.h"
 
 namespace nb = nanobind;
 
@@ -60,6 +61,26 @@ nb::list ErrorKinds() {
   return list;
 }
 
+nb::list Metrics() {
+  nb::list list;
+  for (const Metric* metric : AllMetrics()) {
+    nb::dict dict;
+    dict["name"] = std::string(metric->name);
+    dict["type"] = std::string(NameOf(metric->type));
+    dict["help"] = std::string(metric->help);
+    dict["labels"] = WordsOf(metric->labels);
+    dict["buckets"] = std::vector<double>(metric->buckets.begin(), metric->buckets.end());
+    list.append(dict);
+  }
+  return list;
+}
+
+std::vector<std::string> FailureCodeList() {
+  std::vector<std::string> codes;
+  for (const std::string_view code : FailureCodes()) codes.emplace_back(code);
+  return codes;
+}
+
 nb::dict OtherVariablesDict() {
   nb::dict dict;
   for (const OtherVariable& other : OtherVariables()) dict[std::string(other.name).c_str()] = std::string(other.help);
@@ -84,6 +105,8 @@ double DurationSeconds(const std::string& text) {
 void BindSettings(nb::module_& module) {
   module.def("settings", &Settings);
   module.def("error_kinds", &ErrorKinds);
+  module.def("metrics", &Metrics);
+  module.def("failure_codes", &FailureCodeList);
   module.def("other_variables", &OtherVariablesDict);
   module.def("unknown_environment", &UnknownEnvironment);
   module.def("parse_duration", &DurationSeconds);
