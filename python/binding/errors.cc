@@ -2,13 +2,14 @@
 
 #include <string>
 
+#include "gil.h"
 #include "runner/error_kinds.h"
 
 namespace nb = nanobind;
 
 namespace weightwire::python {
 void Raise(const Error& error) {
-  const nb::gil_scoped_acquire gil;
+  const GilAcquired gil;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
   const nb::object type =
       nb::module_::import_("weightwire.errors").attr(std::string(KindOf(error.code()).exception).c_str());
@@ -21,7 +22,7 @@ nb::object OrNone(const std::optional<Error>& error) {
 }
 
 void CheckSignals() {
-  const nb::gil_scoped_acquire gil;
+  const GilAcquired gil;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 

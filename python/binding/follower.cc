@@ -25,6 +25,7 @@
 #include "follow/targets/array_target.h"
 #include "follow/targets/memory_target.h"
 #include "forks.h"
+#include "gil.h"
 #include "interruptible.h"
 #include "process_tools.h"
 #include "runner/mirror_follower.h"
@@ -121,7 +122,7 @@ class PyFollower {
     } else {
       mirror = nb::cast<std::string>(target);
     }
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     const std::shared_ptr<ProcessTools> process = ValueOrRaise(ProcessTools::Make(threads));
     session_ = MakeForThisProcess<Session>();
     RunInterruptibly(process->sleeper, [&]() -> Status {
@@ -135,7 +136,7 @@ class PyFollower {
   // Fetches, verifies and stages as far as there is something. True if there is something to apply. What goes wrong is
   // not tried again when so many seconds are over.
   bool Poll(std::optional<double> patience) {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     const std::lock_guard lock(mutex_);
     Follower& follower = Open();
     SystemSleeper& sleeper = session_->store.process->sleeper;
@@ -164,7 +165,7 @@ class PyFollower {
   nb::object Staged() {
     std::shared_ptr<const StagedChange> change;
     {
-      const nb::gil_scoped_release release;
+      const GilReleased release;
       const std::lock_guard lock(mutex_);
       if (Open().HasStaged()) change = session_->follower->Staged();
     }
@@ -174,27 +175,27 @@ class PyFollower {
   }
 
   void Apply() {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     const std::lock_guard lock(mutex_);
     if (Open().HasStaged()) OkOrRaise(session_->follower->Apply());
     if (session_->arrays != nullptr && session_->arrays->waits_for_copy()) OkOrRaise(session_->arrays->CopyToArrays());
   }
 
   void Undo() {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     const std::lock_guard lock(mutex_);
     OkOrRaise(Open().Undo());
   }
 
   void Pin(std::optional<Version> version, bool back) {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     const std::lock_guard lock(mutex_);
     Open().Pin(version, back);
   }
 
   // Digests the target in full; raises if it is not what it should be.
   void Check() {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     const std::lock_guard lock(mutex_);
     Open();
     OkOrRaise(session_->arrays != nullptr ? session_->arrays->CheckArrays() : session_->mirror->Check());
@@ -202,7 +203,7 @@ class PyFollower {
 
   // The newest version of the run, beyond where the follower was told to stop too.
   std::optional<Version> Newest() {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     const std::lock_guard lock(mutex_);
     Open();
     std::optional<Version> known;
@@ -215,7 +216,7 @@ class PyFollower {
   nb::dict Describe() {
     Known known;
     {
-      const nb::gil_scoped_release release;
+      const GilReleased release;
       if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
         Open();
         Note();
@@ -249,7 +250,7 @@ class PyFollower {
   }
 
   void Close() {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     const std::lock_guard lock(mutex_);
     if (session_ == nullptr) return;
     const Status synced = session_->mirror != nullptr ? session_->mirror->Sync() : Ok();
@@ -322,7 +323,7 @@ nb::tuple Load(const std::string& url, std::optional<Version> version, std::size
   auto kept = std::make_unique<Kept>();
   Held held;
   {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     Session session;
     const std::shared_ptr<ProcessTools> process = ValueOrRaise(ProcessTools::Make(threads));
     RunInterruptibly(process->sleeper, [&]() -> Status {

@@ -16,6 +16,7 @@
 #include "errors.h"
 #include "follow/mirror/mirror_state.h"
 #include "follow/version_lag.h"
+#include "gil.h"
 #include "process_tools.h"
 
 namespace nb = nanobind;
@@ -51,7 +52,7 @@ class PyVersionLag {
 // Finishes what a crash interrupted in a mirror, and digests it in full. Needs no run. Raises if the files differ from
 // the version that the mirror's state names.
 void CheckMirror(const std::string& directory, std::size_t threads) {
-  const nb::gil_scoped_release release;
+  const GilReleased release;
   const std::shared_ptr<ProcessTools> process = ValueOrRaise(ProcessTools::Make(threads));
   MirrorOptions options;
   options.check = true;

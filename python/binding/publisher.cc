@@ -19,6 +19,7 @@
 #include "binding.h"
 #include "errors.h"
 #include "forks.h"
+#include "gil.h"
 #include "interruptible.h"
 #include "process_tools.h"
 #include "publish/shards.h"
@@ -51,9 +52,9 @@ nb::dict ToDict(const PublisherStatus& status) {
 std::function<Status()> Unchanged(const nb::object& changed) {
   if (changed.is_none()) return nullptr;
   return [&changed]() -> Status {
-    const nb::gil_scoped_acquire acquire;
+    const GilAcquired acquire;
     try {
-      const nb::object what = changed();
+      const nb::object what = CallPython([&] { return changed(); });
       if (what.is_none()) return Ok();
       return Error(ErrorCode::kInvalidArgument, nb::cast<std::string>(what));
     } catch (const std::exception& error) {  // the core knows none
@@ -108,7 +109,7 @@ class Session {
         ValueOrRaise(ProcessTools::Make(nb::cast<std::size_t>(options["threads"])));
     // One rank makes the run; the others open it once it is there.
     const bool makes_run = !publisher.group.has_value() || publisher.group->rank == 0;
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     RunInterruptibly(process->sleeper, [&]() -> Status {
       WW_TRY(store_, OpenStoreFor(url, process, bytes_per_second));
       WW_TRY(run_, makes_run ? InitRun(*store_.store, single_writer, nullptr) : Run::Open(*store_.store));
@@ -206,15 +207,15 @@ class PyPublisher {
   PyTicket Publish(const nb::list& tensors, const nb::dict& aliases, std::uint64_t step, const nb::object& changed) {
     PublishedState state = ToStateBits(tensors, aliases);
     state.bits.unchanged = Unchanged(changed);
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     return TicketOf(ValueOrRaise(session_->Publish(state.bits, step)));
   }
   bool Drain(std::optional<double> timeout) {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     return session_->Drain(timeout);
   }
   void Close() {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     session_->Close();
   }
   [[nodiscard]] nb::dict Describe() const {
@@ -272,7 +273,7 @@ class PyRankPublisher final : public PyPublisher {
     try {
       PublishedState state = StateOf(tensors);
       state.bits.unchanged = Unchanged(changed);
-      const nb::gil_scoped_release release;
+      const GilReleased release;
       published = session().Publish(state.bits, step);  // refuses its own errors
     } catch (const std::exception& error) {
       Refuse(step, error.what());
@@ -312,7 +313,7 @@ class PyRankPublisher final : public PyPublisher {
   template <typename Function>
   std::invoke_result_t<Function, PublisherRunner&> WithRunner(const Function& function) {
     const std::shared_ptr<PublisherRunner> runner = session().OpenRunner();
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     return function(*runner);
   }
   [[nodiscard]] PublishedState StateOf(const nb::list& tensors) const {

@@ -19,6 +19,7 @@
 #include "codec/encode/converting_reader.h"
 #include "codec/kernels/kernels.h"
 #include "errors.h"
+#include "gil.h"
 
 namespace nb = nanobind;
 
@@ -59,7 +60,7 @@ Scales MakeScales(std::uintptr_t address, const std::string& dtype, std::vector<
   const StridedTensor tensor = ToStrided(address, dtype, std::move(shape), std::move(strides));
   const Kernels* kernels = ValueOrRaise(ChooseKernels());
   auto made = std::make_unique<BlockScales>([&] {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     ThreadPool pool(std::max(1U, std::thread::hardware_concurrency()));
     return ValueOrRaise(
         MakeBlockScales(tensor, power_of_two ? ScaleKind::kPowerOfTwo : ScaleKind::kFloat, *kernels, pool));
@@ -78,13 +79,14 @@ class CallingReader final : public UnitReader {
   CallingReader(nb::object function, int unit_bytes) : function_(std::move(function)), unit_bytes_(unit_bytes) {}
 
   Status Read(std::span<const std::uint64_t> firsts, std::uint32_t count, std::uint8_t* out) const override {
-    const nb::gil_scoped_acquire acquire;
+    const GilAcquired acquire;
     try {
       nb::list begins;
       for (const std::uint64_t first : firsts) begins.append(first);
       const std::size_t bytes = firsts.size() * count * static_cast<std::size_t>(unit_bytes_);
       const nb::capsule owner(out, [](void*) noexcept {});  // without one, it would be a copy
-      function_(begins, count, nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(out, {bytes}, owner));
+      const nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> units(out, {bytes}, owner);
+      CallPython([&] { function_(begins, count, units); });
     } catch (nb::python_error& error) {
       const bool interrupted = error.matches(PyExc_KeyboardInterrupt);
       Error why(ErrorCode::kIo, std::string("cannot read the weights: ") + error.what());

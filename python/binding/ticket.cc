@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "gil.h"
+
 namespace nb = nanobind;
 
 namespace weightwire::python {
@@ -30,7 +32,7 @@ nb::dict PyTicket::Look() const {
 }
 
 bool PyTicket::WaitFor(std::optional<double> timeout) const {
-  const nb::gil_scoped_release release;
+  const GilReleased release;
   const bool ended = WaitUntil(timeout, [&](nanoseconds slice) { return wait_(slice).IsFinal(); });
   const TicketStatus status = wait_(nanoseconds(0));
   if (status.stage == TicketStage::kFailed && status.error.has_value()) Raise(*status.error);
