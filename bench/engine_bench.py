@@ -72,7 +72,7 @@ def large(folder: Path, count: int) -> None:
         folder / "log",
         arguments=("--gpu-memory-utilization", "0.2"),
         WEIGHTWIRE_RUN=str(run.bucket),
-        WEIGHTWIRE_POLL="50ms",
+        WEIGHTWIRE_POLL_INTERVAL="50ms",
         VLLM_PLUGINS="weightwire,plain_layout",
     )
     try:
@@ -82,7 +82,7 @@ def large(folder: Path, count: int) -> None:
             returned = run.step()
             status = server.wait_for_version(run.sent.version)
             if turn > 0:  # what is done for the first time takes longer
-                said.append({**status["last_update"], "seconds_until_seen": time.perf_counter() - returned})
+                said.append({**status["last_update"], "seen_seconds": time.perf_counter() - returned})
         share = run.sent.changed / run.sent.elements
         print(f"{run.sent.elements:,} weights, {share:.2%} changed, {run.sent.bytes:,} bytes")
         show("idle", said, "from the return of publish() to the version seen")
@@ -98,7 +98,7 @@ def updates(server: Server, run: TrainedRun, count: int) -> list[dict]:
         start = time.perf_counter()
         version = run.step(share=SHARE)
         status = server.wait_for_version(version)
-        said.append({**status["last_update"], "seconds_until_seen": time.perf_counter() - start})
+        said.append({**status["last_update"], "seen_seconds": time.perf_counter() - start})
     return said
 
 
@@ -106,11 +106,11 @@ def show(name: str, said: list[dict], seen: str = "from a step of the trainer to
     elements = statistics.median(update["elements"] for update in said)
     print(f"{name}: {len(said)} updates of {elements:,.0f} elements")
     for key, what in (
-        ("seconds_in_loop", "in the engine's loop"),
-        ("seconds_writing", "of it, writing and reading back"),
-        ("seconds_preparing", "preparing, while steps run"),
-        ("seconds_moving_mirror", "moving the mirror, while steps run"),
-        ("seconds_until_seen", seen),
+        ("commit_seconds", "in the engine's loop"),
+        ("write_seconds", "of it, writing and reading back"),
+        ("prepare_seconds", "preparing, while steps run"),
+        ("mirror_seconds", "moving the mirror, while steps run"),
+        ("seen_seconds", seen),
     ):
         times = sorted(1e3 * update[key] for update in said)
         print(f"  {what:48} median {statistics.median(times):8.2f} ms   worst {times[-1]:8.2f} ms")
@@ -134,7 +134,7 @@ def main() -> None:
             make_import_path(folder / "path"),
             folder / "log",
             WEIGHTWIRE_RUN=str(run.bucket),
-            WEIGHTWIRE_POLL="50ms",
+            WEIGHTWIRE_POLL_INTERVAL="50ms",
             VLLM_PLUGINS="weightwire,plain_layout",
         )
         try:

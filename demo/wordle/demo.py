@@ -173,8 +173,8 @@ class Demo:
         ]
         variables = self._variables(
             WEIGHTWIRE_RUN=self._run,
-            WEIGHTWIRE_POLL=f"{POLL_SECONDS}s",
-            WEIGHTWIRE_CHECK_INTERVAL="1s",
+            WEIGHTWIRE_POLL_INTERVAL=f"{POLL_SECONDS}s",
+            WEIGHTWIRE_VERIFY_INTERVAL="1s",
             VLLM_PLUGINS="weightwire",
             VLLM_CPU_KVCACHE_SPACE="1",
             VLLM_CPU_OMP_THREADS_BIND="nobind",
@@ -252,7 +252,7 @@ class Demo:
             behind = [
                 name
                 for name, status in self._table.status.items()
-                if (status.get("last_check") or {}).get("version") != self._end["version"]
+                if (status.get("last_verify") or {}).get("version") != self._end["version"]
             ]
             if not behind:
                 return
@@ -296,7 +296,7 @@ class Demo:
             "model_bytes": self._table.model_bytes,
             "pauses": {name: list(pauses.values()) for name, pauses in self._table.pauses.items()},
             "digests": digests,
-            "compared": {name: status["last_check"]["elements"] for name, status in self._table.status.items()},
+            "compared": {name: status["last_verify"]["elements"] for name, status in self._table.status.items()},
             "exact": len(set(digests.values())) == 1,
         }
 

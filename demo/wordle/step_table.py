@@ -25,7 +25,7 @@ class StepTable:
         self.status[name] = status
         update = status.get("last_update")
         if update:
-            self.pauses[name][update["version"]] = update["seconds_in_loop"]
+            self.pauses[name][update["version"]] = update["commit_seconds"]
 
     def add_step(self, event):
         step = {
@@ -47,8 +47,8 @@ class StepTable:
         if not status:
             return f"{'does not answer':>24}"
         pause = status.get("last_update") or {}
-        milliseconds = f"{1e3 * pause['seconds_in_loop']:.1f} ms" if pause else "-"
-        return f"{status['version']:>10} {status.get('versions_behind') or 0:>3} {milliseconds:>9}"
+        milliseconds = f"{1e3 * pause['commit_seconds']:.1f} ms" if pause else "-"
+        return f"{status['version']:>10} {status.get('lag_versions') or 0:>3} {milliseconds:>9}"
 
     def print_line(self, text):
         """Prints a line between the steps."""

@@ -9,6 +9,7 @@ MIRROR is a checkpoint to start from; it is not changed.
 import argparse
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 
@@ -16,6 +17,9 @@ import torch
 import transformers
 import weightwire as ww
 from aiohttp import web
+from weightwire.integrations import _routes
+from weightwire.integrations._engine_status import EngineStatus
+from weightwire.integrations._version_headers import VERSION_HEADER, VERSION_SPANS_HEADER, spans_value
 
 MOST_BYTES = 1 << 20
 MOST_AT_ONCE = 128
@@ -24,7 +28,7 @@ POLL_SECONDS = 0.2
 
 
 class Engine:
-    """The model. One thread generates and updates; requests wait for it."""
+    """The model. One thread generates and updates; requests wait for it. A second one follows."""
 
     def __init__(self, mirror, run, threads):
         torch.set_num_threads(threads)
@@ -33,9 +37,20 @@ class Engine:
         self._waiting = []
         self._changed = threading.Condition()
         self._staged = None
-        self.status = {"version": None, "digest": None, "newest": None, "versions_behind": None, "updates": 0}
-        self.status |= {"last_error": None, "last_update": None, "last_check": None}
+        self._status = EngineStatus(run, None, None, "wordle.torch_engine")
+        self._pinned = None  # as the user wants it
         self._update(self._follower.wait(version=0))
+
+    @property
+    def status(self):
+        return self._status.fields
+
+    def pin(self, version):
+        self._pinned = self.status["version"] if version is None else version
+        self.status["pinned_version"] = self._pinned
+
+    def unpin(self):
+        self._pinned = self.status["pinned_version"] = None
 
     def start(self, loop):
         self._loop = loop
@@ -51,16 +66,22 @@ class Engine:
         return await done
 
     def _follow_for_ever(self):
+        pinned = None
         while True:
+            update = None
             try:
+                if self._pinned != pinned:
+                    pinned = self._pinned
+                    self._follower.pin(pinned, back=pinned is not None)
                 update = self._follower.poll()
-                self.status["last_error"] = None
+                if pinned is not None:
+                    self._status.add_seen(self._follower.newest())
+                self._status.set_error(None)
             except ww.WeightwireError as error:
-                self.status["last_error"] = str(error)
-                update = None
-            stats = self._follower.stats
-            self.status |= {"newest": stats.newest, "versions_behind": stats.versions_behind}
-            if update is None:
+                self._status.set_error(error)
+            self._status.set_follower(self._follower.stats)
+            self._status.update_lag()
+            if update is None or self._pinned != pinned:
                 time.sleep(POLL_SECONDS)
                 continue
             with self._changed:  # the generating thread writes it
@@ -69,18 +90,20 @@ class Engine:
                 self._changed.wait_for(lambda: self._staged is None)
 
     def _update(self, update):
+        start = time.monotonic()
         if update is not None:
-            begin = time.monotonic()
             update.apply()
-            seconds = time.monotonic() - begin
-            self.status["updates"] += 1
-            self.status["last_update"] = {"version": update.version, "time": time.time(), "seconds_in_loop": seconds}
+        applied = time.monotonic()
         stats = self._follower.stats
-        self.status |= {"version": stats.version, "digest": stats.digest, "newest": stats.newest}
-        self.status["versions_behind"] = stats.versions_behind
+        self._status.set_held(stats.version, stats.step, stats.digest, None)
+        self._status.set_follower(stats)
+        self._status.update_lag()
+        if update is not None:
+            more = {"from_version": update.from_version, "bytes_received": update.bytes_fetched}
+            self._status.updated(stats.version, applied - start, **more)
         self._follower.check()  # raises if the weights are not that version's
         elements = sum(tensor.numel() for tensor in self._model.state_dict().values())
-        self.status["last_check"] = {"version": stats.version, "elements": elements}
+        self._status.verified(stats.version, elements, time.monotonic() - applied)
 
     def _generate_for_ever(self):
         while True:
@@ -90,7 +113,7 @@ class Engine:
                     try:
                         self._update(self._staged)
                     except ww.WeightwireError as error:
-                        self.status["last_error"] = str(error)
+                        self._status.set_error(error)
                     self._staged = None
                     self._changed.notify_all()
                 batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
@@ -141,14 +164,16 @@ def routes(engine, name):
             if not (count >= 1 and len(prompt) + count <= MOST_TOKENS and temperature >= 0):
                 raise ValueError(f"prompt and completion have at most {MOST_TOKENS} tokens")
         except (ValueError, KeyError, TypeError) as error:
-            return web.json_response({"error": str(error)}, status=400)
+            refused = _routes.error_answer(ww.InvalidArgumentError(f"cannot complete the prompt: {error}"))
+            return web.json_response(refused.body, status=refused.status)
         tokens, logprobs, version = await engine.complete(prompt, count, temperature, seed)
         choice = {"index": 0, "text": "", "token_ids": tokens, "logprobs": {"token_logprobs": logprobs}}
-        headers = {"weightwire-version": str(version), "weightwire-version-spans": f"{version}:0-{len(tokens)}"}
+        headers = {VERSION_HEADER: str(version), VERSION_SPANS_HEADER: spans_value([[(version, 0, len(tokens))]])}
         return web.json_response({"model": name, "choices": [choice]}, headers=headers)
 
-    async def status(request):
-        return web.json_response(engine.status)
+    async def follow(request):
+        answer = _routes.answer(engine, request.path, await request.read())
+        return web.json_response(answer.body, status=answer.status)
 
     async def health(request):
         return web.json_response({})
@@ -157,8 +182,8 @@ def routes(engine, name):
         return web.json_response({"data": [{"id": name, "max_model_len": MOST_TOKENS}]})
 
     return [
-        *(web.post("/v1/completions", complete), web.get("/weightwire/status", status)),
-        *(web.get("/health", health), web.get("/v1/models", models)),
+        *(web.route(method, path, follow) for path, method in _routes.METHODS.items()),
+        *(web.post("/v1/completions", complete), web.get("/health", health), web.get("/v1/models", models)),
     ]
 
 
@@ -174,6 +199,7 @@ async def serve(arguments):
 
 
 def main():
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--run", required=True)

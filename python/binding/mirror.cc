@@ -24,13 +24,14 @@ namespace nb = nanobind;
 namespace weightwire::python {
 namespace {
 
-// Returns the version and the state digest that a mirror's files hold. Returns None if programs must not read them:
-// they hold nothing, or a follower must first finish what a crash interrupted.
+// Returns the version, the state digest, the step and the run's id that a mirror's files hold. Returns None if programs
+// must not read them: they hold nothing, or a follower must first finish what a crash interrupted.
 nb::object ReadHeldOfMirror(const std::string& directory) {
   RealFileSystem files;
   const MirrorState state = ValueOrRaise(ReadMirrorState(files, directory));
   if (!state.IsReadable(files.BootId())) return nb::none();
-  return nb::make_tuple(state.held->version, ToHex(state.held->state));
+  const Held& held = *state.held;
+  return nb::make_tuple(held.version, ToHex(held.state), held.step, ToHex(held.run));
 }
 
 // VersionLag by this machine's clock.

@@ -213,13 +213,7 @@ class Server:
 
     @property
     def status(self):
-        """Of several API servers one follows; the others say so."""
-        while True:
-            try:
-                return self.get("/weightwire/status")
-            except urllib.error.HTTPError as error:
-                if error.code != 503 or self.process.poll() is not None:
-                    raise
+        return self.get("/weightwire/status")
 
     @property
     def metrics(self):
@@ -313,7 +307,7 @@ def start(import_path, tmp_path_factory):
             compiled=compiled,
             WEIGHTWIRE_RUN=str(run),
             VLLM_PLUGINS=",".join(["weightwire", *plugins]),
-            **{"WEIGHTWIRE_POLL": "50ms", "WEIGHTWIRE_CHECK_INTERVAL": "0", **variables},
+            **{"WEIGHTWIRE_POLL_INTERVAL": "50ms", "WEIGHTWIRE_VERIFY_INTERVAL": "0", **variables},
         )
         servers.append(server)
         return server
@@ -321,6 +315,12 @@ def start(import_path, tmp_path_factory):
     yield start_server
     for server in servers:
         server.stop()
+
+
+def failures_of(server, code):
+    """The metric of failed attempts with this kind of error."""
+    text = server.get("/metrics", raw=True).decode()
+    return float(re.search(rf'^weightwire_update_failures_total{{code="{code}"}} (\S+)$', text, re.M)[1])
 
 
 # --- what a fresh engine says ---

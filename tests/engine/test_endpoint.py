@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import logging
 from types import SimpleNamespace
 
+import fastapi
 import pytest
 import weightwire as ww
 from weightwire.integrations.vllm import _endpoint as endpoint_module
@@ -88,7 +90,8 @@ def headers_of(monkeypatch, *calls, streams=False):
     async def send(message):
         sent.append(message)
 
-    asyncio.run(_version_header.VersionHeaders(app)({"type": "http"}, None, send))
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions"}
+    asyncio.run(_version_header.VersionHeaders(app)(scope, None, send))
     assert [message["type"] for message in sent].count("http.response.start") == 1
     assert sent[0]["headers"][0] == (b"a", b"b")
     return {name.decode(): value.decode() for name, value in sent[0]["headers"][1:]}
@@ -115,6 +118,114 @@ def test_a_stream_names_the_version_of_its_first_token(monkeypatch):
 def test_spans_that_do_not_fit_are_left_out(monkeypatch):
     calls = [[output(f"r-{i}", completion(spans=[(str(98 + i % 5), 0, 16)]), finished=True)] for i in range(1000)]
     assert headers_of(monkeypatch, *calls) == {"weightwire-version": "98"}
+
+
+def messages_of(monkeypatch, app, **scope):
+    """What a client gets of a response, in order. `app(client, send)` makes it."""
+    monkeypatch.setattr(_version_header, "_keep_first_versions", lambda: None)
+    client = Generating([output("a", completion(first="9"))])
+    _version_header.note_versions(client)
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def asgi(_scope, _receive, send):
+        await app(client, send)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/responses", **scope}
+    asyncio.run(_version_header.VersionHeaders(asgi)(scope, None, send))
+    return sent
+
+
+def start_of(status=200, content_type=b"text/event-stream"):
+    return {"type": "http.response.start", "status": status, "headers": [(b"Content-Type", content_type)]}
+
+
+def part(text, more=True):
+    return {"type": "http.response.body", "body": text, "more_body": more}
+
+
+def test_a_stream_whose_first_events_have_no_token_waits_for_one(monkeypatch):
+    """As that of the Responses API, which calls generate after its first events."""
+
+    async def app(client, send):
+        await send(start_of())
+        await send(part(b"created"))
+        async for _ in client.generate():
+            await send(part(b"token"))
+        await send(part(b"", more=False))
+
+    start, *parts = messages_of(monkeypatch, app)
+    assert (b"weightwire-version", b"9") in start["headers"]
+    assert [message["body"] for message in parts] == [b"created", b"token", b""]
+
+
+@pytest.mark.parametrize("scope", [{"method": "GET"}, {"path": "/events"}])
+def test_a_stream_that_generates_nothing_is_not_held_back(monkeypatch, scope):
+    seen = []
+
+    async def app(client, send):
+        await send(start_of())
+        await send(part(b"event"))
+        seen.append("sent")
+
+    messages = messages_of(monkeypatch, app, **scope)
+    assert [message["type"] for message in messages] == ["http.response.start", "http.response.body"]
+    assert messages[0]["headers"] == start_of()["headers"]
+
+
+def test_an_error_names_no_version(monkeypatch):
+    async def app(client, send):
+        async for _ in client.generate():
+            pass
+        await send(start_of(500, b"application/json"))
+        await send(part(b"{}", more=False))
+
+    start, _ = messages_of(monkeypatch, app)
+    assert start["headers"] == [(b"Content-Type", b"application/json")]
+
+
+# --- routes and warnings ---
+
+
+def engine_client(rank):
+    parallel = SimpleNamespace(_api_process_rank=rank)
+    return SimpleNamespace(vllm_config=SimpleNamespace(parallel_config=parallel))
+
+
+def test_each_unknown_variable_is_warned_of_once_by_the_first_process(monkeypatch, caplog):
+    """Also if the misspelled one is the run itself."""
+    monkeypatch.delenv("WEIGHTWIRE_RUN", raising=False)
+    monkeypatch.setenv("WEIGHTWIRE_RUNS", "run")
+    monkeypatch.setenv("WEIGHTWIRE_POL_INTERVAL", "1s")
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    for rank in (0, 1, 2):
+        asyncio.run(endpoint_module.Endpoint().init_state(engine_client(rank), None, None))
+    warnings = [record.getMessage() for record in caplog.records if "is unknown" in record.getMessage()]
+    assert len(warnings) == 2
+    assert any("WEIGHTWIRE_POLL_INTERVAL?" in warning for warning in warnings)
+    assert any("WEIGHTWIRE_RUN?" in warning for warning in warnings)
+
+
+def test_routes_answer_before_the_server_follows(monkeypatch):
+    monkeypatch.setenv("WEIGHTWIRE_RUN", "run")
+    endpoint = endpoint_module.Endpoint()
+    answered = asyncio.run(endpoint.answer("/weightwire/status", b""))
+    assert (answered.status, answered.body["error"]["code"]) == (503, "unavailable")
+
+
+def test_routes_are_part_of_the_servers_schema(monkeypatch):
+    monkeypatch.setenv("WEIGHTWIRE_RUN", "run")
+    app = fastapi.FastAPI()
+    endpoint_module.Endpoint().attach_router(app)
+    paths = app.openapi()["paths"]
+    assert {path: set(methods) for path, methods in paths.items()} == {
+        "/weightwire/status": {"get"},
+        "/weightwire/pin": {"post"},
+        "/weightwire/unpin": {"post"},
+    }
+    assert "requestBody" in paths["/weightwire/pin"]["post"]
 
 
 def test_what_has_no_version_has_no_header(monkeypatch):

@@ -3,6 +3,7 @@ follower are real; the engine only notes what it is asked for. Whether one does 
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -11,13 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import weightwire as ww
+from weightwire.integrations._metrics import Metrics
+from weightwire.integrations._settings import EngineSettings
 from weightwire.integrations.vllm import _status as status_module
 from weightwire.integrations.vllm._engine import UpdateFailed
 from weightwire.integrations.vllm._engine_follower import EngineFollower
 from weightwire.integrations.vllm._mirror import read_held
 from weightwire.integrations.vllm._parameter_map import UpdateRefused, WeightsDiffer
-from weightwire.integrations.vllm._plugin import Options
-from weightwire.integrations.vllm._status import Metrics
 
 WEIGHTS = 1000
 
@@ -85,7 +86,7 @@ class NotingEngine:
 
     async def commit(self, held):
         self.commits.append(held.version)
-        return {"seconds": 0.001, "seconds_writing": 0.001, "elements": 1}
+        return {"commit_seconds": 0.001, "write_seconds": 0.001, "elements": 1}
 
     async def label(self, version):
         pass
@@ -105,7 +106,9 @@ def follow(run, metrics, monkeypatch):
         engine = engine or NotingEngine()
 
         async def main():
-            follower = EngineFollower(engine, Options(str(run.bucket), **options), run.mirror, served=served)
+            settings = EngineSettings.from_environment({"WEIGHTWIRE_RUN": str(run.bucket)})
+            settings = dataclasses.replace(settings, **options)
+            follower = EngineFollower(engine, settings, run.mirror, served=served)
 
             async def step():
                 try:
@@ -155,7 +158,7 @@ def test_several_versions_are_one_update(run, follow):
             run.publish()
         status = await follower.step()
         assert engine.commits == [3]
-        assert (status["version"], status["newest"], status["versions_behind"]) == (3, 3, 0)
+        assert (status["version"], status["newest_version"], status["lag_versions"]) == (3, 3, 0)
 
     follow(steps_taken)
 
@@ -166,8 +169,8 @@ def test_with_every_version_the_lag_counts_the_whole_run(run, follow):
             run.publish()
         for version in (1, 2, 3):
             status = await follower.step()
-            assert (status["version"], status["newest"], status["versions_behind"]) == (version, 3, 3 - version)
-        assert (await follower.step())["seconds_behind"] == 0
+            assert (status["version"], status["newest_version"], status["lag_versions"]) == (version, 3, 3 - version)
+        assert (await follower.step())["lag_seconds"] == 0
         assert engine.commits == [1, 2, 3]
 
     follow(steps_taken, every_version=True)
@@ -178,8 +181,8 @@ def test_a_lag_up_to_max_lag_is_allowed(run, follow):
         for lag in (1, 2):
             run.publish()
             status = await follower.step()
-            assert (status["version"], status["versions_behind"]) == (0, lag)
-            assert status["seconds_behind"] > 0
+            assert (status["version"], status["lag_versions"]) == (0, lag)
+            assert status["lag_seconds"] > 0
         run.publish()
         assert (await follower.step())["version"] == 3
         assert engine.commits == [3]
@@ -193,40 +196,18 @@ def test_updates_keep_the_minimum_interval(run, follow):
         assert (await follower.step())["version"] == 1
         run.publish()
         status = await follower.step()
-        assert (status["version"], status["versions_behind"]) == (1, 1)
+        assert (status["version"], status["lag_versions"]) == (1, 1)
         follower._committed_at -= 1000
         assert (await follower.step())["version"] == 2
 
     follow(steps_taken, min_update_interval=1000.0)
 
 
-def test_every_version_excludes_a_lag():
-    environment = {"WEIGHTWIRE_RUN": "run", "WEIGHTWIRE_VERSIONS": "every", "WEIGHTWIRE_MAX_LAG": "1"}
-    with pytest.raises(ww.InvalidArgumentError, match="WEIGHTWIRE_MAX_LAG"):
-        Options.from_environment(environment)
-    assert Options.from_environment({**environment, "WEIGHTWIRE_MAX_LAG": "0"}).every_version
-
-
-def test_durations_are_written_as_for_the_command():
-    def options(**variables):
-        return Options.from_environment({"WEIGHTWIRE_RUN": "run", **variables})
-
-    assert (options().poll_interval, options().min_update_interval, options().check_interval) == (0.5, 0.0, 60.0)
-    assert options(WEIGHTWIRE_POLL="50ms").poll_interval == 0.05
-    assert options(WEIGHTWIRE_INTERVAL="1.5m").min_update_interval == 90.0
-    assert options(WEIGHTWIRE_CHECK_INTERVAL="0").check_interval == 0.0
-    with pytest.raises(ww.InvalidArgumentError, match="WEIGHTWIRE_POLL: it cannot be zero"):
-        options(WEIGHTWIRE_POLL="0s")
-    for wrong in ["5", "soon", "-1s"]:
-        with pytest.raises(ww.InvalidArgumentError, match=r"WEIGHTWIRE_INTERVAL: .* no duration"):
-            options(WEIGHTWIRE_INTERVAL=wrong)
-
-
 def test_a_sleeping_engine_is_not_updated(run, follow):
     async def steps_taken(follower, engine):
         run.publish()
         engine.sleeping = True
-        assert (await follower.step())["last_asked"] is None
+        assert (await follower.step())["newest_version"] is None
         engine.sleeping = False
         assert (await follower.step())["version"] == 1
 
@@ -236,46 +217,57 @@ def test_a_sleeping_engine_is_not_updated(run, follow):
 # --- pinning ---
 
 
-def test_a_pin_does_not_hide_how_far_the_run_is(run, follow):
+def test_a_pinned_engine_goes_to_its_version_and_still_tells_the_lag(run, follow):
     async def steps_taken(follower, engine):
-        follower.pin(0, False)
+        follower.pin(0)
         run.publish(), run.publish()
         status = await follower.step()
-        assert (status["version"], status["newest"], status["versions_behind"]) == (0, 2, 2)
-        follower.pin(1, False)
+        assert (status["version"], status["newest_version"], status["lag_versions"]) == (0, 2, 2)
+        assert status["pinned_version"] == 0
+        follower.pin(1)
         assert (await follower.step())["version"] == 1
-        follower.pin(None, False)
-        assert (await follower.step())["version"] == 2
-        follower.pin(0, True)
+        follower.unpin()
         status = await follower.step()
-        assert (status["version"], status["versions_behind"]) == (0, 2)
+        assert (status["version"], status["pinned_version"]) == (2, None)
+        follower.pin(0)
+        status = await follower.step()
+        assert (status["version"], status["lag_versions"]) == (0, 2)
+
+    follow(steps_taken)
+
+
+def test_a_pin_without_a_version_keeps_the_one_that_is_held(run, follow):
+    async def steps_taken(follower, engine):
+        run.publish()
+        follower.pin(None)
+        status = await follower.step()
+        assert (status["version"], status["pinned_version"]) == (0, 0)
 
     follow(steps_taken)
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("back", [False, True])
-def test_an_update_under_way_does_not_pass_a_pin(run, follow, monkeypatch, late, back):
-    """It is asked for while workers prepare, or only when the mirror has moved."""
+def test_an_update_under_way_does_not_pass_a_pin(run, follow, monkeypatch, late):
+    """The user pins while workers prepare, or only when the mirror has moved."""
 
     async def steps_taken(follower, engine):
         run.publish()
         if late:
             move = follower._move_mirror
 
-            async def move_then_ask(update):
+            async def move_then_pin(update):
                 await move(update)
-                follower.pin(0, back)
+                follower.pin(0)
 
-            follower._move_mirror = move_then_ask
+            follower._move_mirror = move_then_pin
         else:
-            engine.before["prepare_change"] = lambda: follower.pin(0, back)
+            engine.before["prepare_change"] = lambda: follower.pin(0)
         for _ in range(2):
             status = await follower.step()
-            assert (status["version"], status["newest"], status["versions_behind"]) == (0, 1, 1)
+            assert (status["version"], status["newest_version"], status["lag_versions"]) == (0, 1, 1)
             assert read_held(run.mirror).version == 0
         assert engine.commits == []
-        follower.pin(None, False)
+        follower.unpin()
         engine.before.clear()
         if late:
             follower._move_mirror = move
@@ -284,22 +276,37 @@ def test_an_update_under_way_does_not_pass_a_pin(run, follow, monkeypatch, late,
     follow(steps_taken)
 
 
-@pytest.mark.parametrize("back", [False, True])
-def test_an_engine_does_not_follow_its_mirror_past_a_pin(run, follow, back):
+def test_an_engine_does_not_follow_its_mirror_past_a_pin(run, follow):
     async def steps_taken(follower, engine):
         run.publish()
         await follower.step()
         run.publish()
         follower._follower.poll().apply()
-        follower.pin(1, back)
+        follower.pin(1)
         for _ in range(2):
             assert (await follower.step())["version"] == 1
         assert engine.commits == [1]
-        assert read_held(run.mirror).version == (1 if back else 2)
-        follower.pin(None, False)
+        assert read_held(run.mirror).version == 1
+        follower.unpin()
         assert (await follower.step())["version"] == 2
 
     follow(steps_taken)
+
+
+@pytest.mark.parametrize("pin", [0, 1])
+def test_an_engine_that_is_pinned_from_the_start_never_holds_another_version(run, follow, pin):
+    """The mirror is moved there before the engine is compared with it."""
+    run.publish(), run.publish()
+
+    async def steps_taken(follower, engine):
+        assert (follower.status["version"], follower.status["pinned_version"]) == (pin, pin)
+        assert read_held(run.mirror).version == pin
+        assert engine.opened[0] is None or pin == 0  # the engine was loaded from what the mirror held before
+        assert (await follower.step())["version"] == pin
+        follower.unpin()
+        assert (await follower.step())["version"] == 2
+
+    follow(steps_taken, pin=pin)
 
 
 # --- how ---
@@ -348,7 +355,7 @@ def test_parameters_that_cannot_be_compared_are_updated_by_the_change_only(run, 
 
     engine = NotingEngine()
     engine.says["unproven"] = ["a"]
-    follow(steps_taken, engine=engine, check_all=False)
+    follow(steps_taken, engine=engine, verify="commit")
 
 
 @pytest.mark.parametrize(("task", "changed"), [("prepare_change", 3), ("check_can_change", WEIGHTS)])
@@ -358,7 +365,7 @@ def test_a_refused_update_moves_nothing(run, follow, task, changed):
         run.publish(changed)
         with pytest.raises(UpdateRefused):
             await follower.step()
-        assert (follower.status["version"], follower.status["versions_behind"]) == (0, 1)
+        assert (follower.status["version"], follower.status["lag_versions"]) == (0, 1)
         assert read_held(run.mirror).version == 0
 
     follow(steps_taken)
@@ -381,13 +388,13 @@ def test_everything_is_compared_and_digested_after_an_update(run, follow):
         run.publish()
         await follower.step()
         assert engine.tasks == ["prepare_change", "compare"]
-        assert follower.status["last_check"]["version"] == 1
+        assert follower.status["last_verify"]["version"] == 1
         run.publish()
         damage(run.mirror)
         with pytest.raises(WeightsDiffer, match="the mirror is damaged"):
             await follower.step()
 
-    follow(steps_taken, check_interval=0.0)
+    follow(steps_taken, verify_interval=0.0)
 
 
 def test_full_checks_keep_a_multiple_of_their_duration_apart(run, follow):
@@ -395,12 +402,12 @@ def test_full_checks_keep_a_multiple_of_their_duration_apart(run, follow):
         run.publish()
         await follower.step()
         assert engine.tasks == ["prepare_change", "compare"]
-        follower._check_seconds = 60.0  # as if it had taken that long
+        follower._verify_seconds = 60.0  # as if it had taken that long
         run.publish()
         await follower.step()
         assert engine.tasks == ["prepare_change", "compare", "prepare_change"]
 
-    follow(steps_taken, check_interval=1e-9)
+    follow(steps_taken, verify_interval=1e-9)
 
 
 def test_full_check_can_be_disabled(run, follow):
@@ -409,7 +416,7 @@ def test_full_check_can_be_disabled(run, follow):
         await follower.step()
         assert engine.tasks == ["prepare_change"]
 
-    follow(steps_taken, check_interval=0.0, check_all=False)
+    follow(steps_taken, verify_interval=0.0, verify="commit")
 
 
 def test_a_damaged_mirror_is_reloaded_before_the_server_starts(run, follow):

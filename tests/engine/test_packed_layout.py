@@ -51,7 +51,7 @@ def test_a_killed_server_goes_on_from_its_mirror_and_stops_when_its_weights_are_
     fault = tmp_path / "fault"
     variables = {**ONE_PROCESS, "ENGINE_TESTS_FAULT": str(fault), "WEIGHTWIRE_MIRROR": str(run.mirror)}
     # Loaded from something else, and compiled, before it is brought to what the mirror holds.
-    options = {"plugins": ["fault"], "compiled": True, "WEIGHTWIRE_VERSIONS": "every", **variables}
+    options = {"plugins": ["fault"], "compiled": True, "WEIGHTWIRE_EVERY_VERSION": "1", **variables}
     again = start(run.checkpoint(0), run.bucket, **options).wait_until_up()
     again.wait_for_version(missed)
     assert again.answers() == reference.answers(run.checkpoint(missed), plain=False)

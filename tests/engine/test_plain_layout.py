@@ -3,10 +3,10 @@ place."""
 
 import os
 import subprocess
-import time
 
 import pytest
-from conftest import PROMPTS, WAIT_SECONDS
+import weightwire as ww
+from conftest import PROMPTS, WAIT_SECONDS, failures_of
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_fifty_versions_in_a_row_under_load(server, run, reference):
     results += [(None, wait()) for wait in waiting]
     status = server.wait_for_version(run.version)
     assert status["last_error"] is None
-    assert status["updates"] > 10
+    assert server.metrics["weightwire_updates_total"] > 10
     assert server.answers() == reference.answers(run.checkpoint(run.version), plain=True)
     for _, (tokens, _, spans, _) in results:
         assert [start for _, start, _ in spans] == [0, *(end for _, _, end in spans[:-1])]
@@ -75,15 +75,14 @@ def test_it_is_pinned_goes_back_and_continues(server, run, reference):
     before = run.version
     server.wait_for_version(before)
     server.post("/weightwire/pin", {"version": before})
-    server.wait_for(lambda status: status["pinned_version"] == before, "the pin")
     after = run.step()
-    published = time.time()
-    status = server.wait_for(lambda status: status["last_asked"] > published, "a question")
-    assert status["version"] == before
-    server.post("/weightwire/pin", {"version": before - 3, "back": True})
+    status = server.wait_for(lambda status: status["newest_version"] == after, "the newest version")
+    assert (status["version"], status["pinned_version"]) == (before, before)
+    server.post("/weightwire/pin", {"version": before - 3})
     server.wait_for_version(before - 3)
     assert server.answers() == reference.answers(run.checkpoint(before - 3), plain=True)
-    server.post("/weightwire/pin", {"version": None})
+    assert server.post("/weightwire/pin", {})["pinned_version"] == before - 3
+    assert server.post("/weightwire/unpin", {})["pinned_version"] is None
     server.wait_for_version(after)
     assert server.answers() == reference.answers(run.checkpoint(after), plain=True)
 
@@ -91,17 +90,17 @@ def test_it_is_pinned_goes_back_and_continues(server, run, reference):
 def test_a_damaged_object_is_not_applied_and_an_anchor_leads_past_it(server, run, reference):
     before = run.version
     server.wait_for_version(before)
-    failures = server.metrics["weightwire_update_failures_total"]
+    assert failures_of(server, "corrupt") == 0
     server.post("/weightwire/pin", {"version": before})
     parts = set((run.bucket / "deltas").rglob("*.safetensors"))
     after = run.step()
     (part,) = set((run.bucket / "deltas").rglob("*.safetensors")) - parts
     part.write_bytes(part.read_bytes()[:-1] + b"\0")
-    server.post("/weightwire/pin", {"version": None})
+    server.post("/weightwire/unpin", {})
     status = server.wait_for(lambda status: status["last_error"] is not None, "an error")
     assert status["version"] == before
     metrics = server.metrics
-    assert metrics["weightwire_update_failures_total"] > failures
+    assert failures_of(server, "corrupt") > 0
     assert (metrics["weightwire_version"], metrics["weightwire_lag_versions"]) == (before, 1)
     assert server.answers() == reference.answers(run.checkpoint(before), plain=True)
     command = [os.environ["WEIGHTWIRE"], "anchor", f"{run.bucket}@{after}", "--from", str(run.checkpoint(after))]
@@ -111,8 +110,11 @@ def test_a_damaged_object_is_not_applied_and_an_anchor_leads_past_it(server, run
     status = server.wait_for(lambda status: status["last_error"] is None, "the end of the trouble")
     metrics = server.metrics
     assert (metrics["weightwire_version"], metrics["weightwire_lag_versions"]) == (after, 0)
-    assert metrics["weightwire_updates_total"] == metrics["weightwire_commit_seconds_count"] == status["updates"]
-    assert metrics["weightwire_update_failures_total"] == status["failed_updates"]
+    assert metrics["weightwire_updates_total"] == metrics["weightwire_commit_duration_seconds_count"] > 0
+    assert metrics["weightwire_received_bytes_total"] == status["bytes_received"] > 0
+    assert metrics["weightwire_lag_seconds"] == 0
+    labels = f'run_id="{status["run_id"]}",package_version="{ww.__version__}"'
+    assert f"weightwire_info{{{labels}}} 1.0" in server.get("/metrics", raw=True).decode()
 
 
 def test_without_its_bucket_it_goes_on_and_then_catches_up(server, run, reference):

@@ -1,8 +1,11 @@
 """What cannot be done exactly is refused, and nothing is touched: experts that are packed, and weights that two modules
 share and pack. On a server with two API processes, of which one follows."""
 
+import json
+import urllib.error
+
 import pytest
-from conftest import WAIT_SECONDS, TrainedRun, damage
+from conftest import WAIT_SECONDS, TrainedRun, damage, failures_of
 
 EXPERTS = {
     "num_experts": 4,
@@ -37,24 +40,37 @@ def test_it_stays_as_it_is(run, server, reference, names, reason):
     run.go_back(0)
     version = run.step([name for name in run.state if name.startswith(names)])
     status = server.wait_for(lambda status: reason in (status["last_error"] or ""), "a refusal")
-    assert (status["version"], status["newest"], status["updates"]) == (0, version, 0)
+    assert (status["version"], status["newest_version"], status["last_update"]) == (0, version, None)
     assert server.answers() == answers
     metrics = server.metrics
-    assert metrics["weightwire_update_failures_total"] >= 1
+    assert failures_of(server, "unsupported") >= 1
     assert (metrics["weightwire_version"], metrics["weightwire_lag_versions"]) == (0, version)
+
+
+def test_every_api_process_answers_and_pins(server):
+    """A new connection may reach either of the two; pins are those of the process that follows."""
+    assert {server.post("/weightwire/pin", {})["pinned_version"] for _ in range(20)} == {0}
+    assert {server.get("/weightwire/status")["pinned_version"] for _ in range(20)} == {0}
+    assert {server.post("/weightwire/unpin", {})["pinned_version"] for _ in range(20)} == {None}
+    for _ in range(20):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            server.post("/weightwire/pin", {"version": 0, "back": True})
+        assert refused.value.code == 400
+        error = json.load(refused.value)["error"]
+        assert error["code"] == "invalid_argument" and "'back'" in error["message"]
 
 
 def test_what_touches_nothing_of_it_is_done(run, server, reference):
     run.go_back(0)
     version = run.step(["model.norm.weight", "model.layers.0.self_attn.q_proj.weight"], share=2)
-    assert server.wait_for_version(version)["updates"] == 1
+    assert server.wait_for_version(version)["last_update"]["version"] == version
     assert server.answers() == reference.answers(run.checkpoint(version), plain=False)
     assert server.metrics["weightwire_updates_total"] == 1
 
 
 def test_after_damage_to_its_mirror_nothing_is_answered_any_more(run, server):
     """Also where nobody can compare it with the engine: experts that are packed."""
-    server.wait_for(lambda status: (status["last_check"] or {}).get("version") == run.version, "a comparison")
+    server.wait_for(lambda status: (status["last_verify"] or {}).get("version") == run.version, "a comparison")
     (name,) = (name for name in run.state if name.endswith("layers.1.mlp.experts.0.up_proj.weight"))
     damage(run.mirror / "model.safetensors", name)
     run.step(["model.norm.weight"])

@@ -19,7 +19,7 @@ def test_two_workers_follow_exactly(tmp_path, start):
     assert [made_by for made_by, _, _ in spans] == [version - 1, version]
     answers = server.answers()
     assert answers != first
-    assert server.wait_for(lambda status: status["last_check"] is not None, "a comparison")["last_error"] is None
+    assert server.wait_for(lambda status: status["last_verify"] is not None, "a comparison")["last_error"] is None
     # A worker that is gone ends the server: it neither answers nor hangs.
     os.kill(server.pid("Worker_TP1"), signal.SIGKILL)
     assert server.process.wait(WAIT_SECONDS) == 70

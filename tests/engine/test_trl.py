@@ -184,7 +184,7 @@ def test_chats_and_streams_name_their_versions(training, server):
 
 
 def test_rollouts_carry_the_version_that_made_them(training, server):
-    """The server stands still, so every rollout is of that version, however far the trainer is."""
+    """The server is pinned, so every rollout is of that version, however far the trainer is."""
     server.post("/weightwire/pin", {"version": 0})
     training.publish(0.01)
     trainer = training.trainer(steps=4, server=server, max_staleness=100)
@@ -200,7 +200,7 @@ def test_rollouts_carry_the_version_that_made_them(training, server):
 
 
 def test_a_server_follows_exactly_and_staleness_is_bounded(training, server, reference):
-    server.post("/weightwire/pin", {"version": None})
+    server.post("/weightwire/unpin", {})
     trainer = training.trainer(steps=4, server=server, max_staleness=1)
     tags = tags_of(trainer)
     trainer.train()
@@ -218,7 +218,7 @@ def test_a_server_follows_exactly_and_staleness_is_bounded(training, server, ref
 
 
 def test_distillation_publishes_and_a_server_follows_exactly(training, server, reference):
-    server.post("/weightwire/pin", {"version": None})
+    server.post("/weightwire/unpin", {})
     before = newest_version(training.bucket)
     trainer = training.distillation_trainer(steps=3, server=server)
     tags = tags_of(trainer)

@@ -41,12 +41,13 @@ def test_load_gives_the_bits_of_a_version(kept, reference, version):
 
 
 def test_a_follower_goes_on_with_the_kept_mirror(kept):
-    assert _core.read_held(str(kept / "mirror")) in (None, (5, DIGESTS[5]))
+    held = _core.read_held(str(kept / "mirror"))
+    assert held is None or held[:2] == (5, DIGESTS[5])
     with ww.Follower(kept / "run", kept / "mirror") as follower:
         assert follower.version == 5
         follower.poll().apply()
         assert follower.version == NEWEST
-    assert _core.read_held(str(kept / "mirror")) == (NEWEST, DIGESTS[NEWEST])
+    assert _core.read_held(str(kept / "mirror"))[:2] == (NEWEST, DIGESTS[NEWEST])
 
 
 def test_an_unknown_feature_is_refused_by_its_name(kept):

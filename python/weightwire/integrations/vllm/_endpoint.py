@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
 
+from weightwire import _core
 from weightwire.errors import InvalidArgumentError, UnavailableError, WeightwireError
+from weightwire.integrations._control_socket import ControlSocket, forward
+from weightwire.integrations._routes import METHODS, PIN, Answer, answer, error_answer
+from weightwire.integrations._settings import EngineSettings
 from weightwire.integrations.vllm._engine import Engine
 from weightwire.integrations.vllm._engine_follower import EngineFollower
-from weightwire.integrations.vllm._plugin import Options
 from weightwire.integrations.vllm._version_header import VersionHeaders, note_versions
 
+logger = logging.getLogger("vllm.weightwire")
+
+_PIN_BODY = {
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "properties": {"version": {"type": "integer", "minimum": 0}},
+                "additionalProperties": False,
+            }
+        }
+    }
+}
 # The label that vLLM starts with.
 _NO_LABEL = "default"
 # How long the comparison of the engine with its mirror may take. A failure ends the wait earlier.
@@ -26,11 +45,14 @@ class Endpoint:
     required_tasks = None
 
     def __init__(self) -> None:
-        self._options: Options | None = None
+        self._settings: EngineSettings | None = None
         self._trouble: WeightwireError | None = None
         self._follower: EngineFollower | None = None
+        self._control: ControlSocket | None = None
+        self._socket: str | None = None
+        """Where the process that follows answers, if this one does not follow."""
         try:
-            self._options = Options.from_environment()
+            self._settings = EngineSettings.from_environment()
         except WeightwireError as error:
             self._trouble = error
 
@@ -38,54 +60,71 @@ class Endpoint:
         if self._trouble is not None:
             # Not in the constructor, because vLLM would then start without the plug-in.
             raise self._trouble
-        if self._options is None:
+        if self._settings is None:
             return
-        from fastapi import APIRouter, HTTPException
-        from pydantic import BaseModel, Field
+        from fastapi import Request
+        from fastapi.responses import JSONResponse
 
-        class Pin(BaseModel):
-            version: int | None = Field(default=None, ge=0)
-            back: bool = False
+        async def answer_request(request: Any) -> Any:
+            answer = await self.answer(request.url.path, await request.body())
+            return JSONResponse(answer.body, answer.status)
 
-        router = APIRouter(prefix="/weightwire")
-
-        def follower() -> EngineFollower:
-            if self._follower is None:
-                raise HTTPException(503, "this process does not follow; with several API servers, ask again")
-            return self._follower
-
-        async def status() -> dict[str, Any]:
-            return follower().status
-
-        async def pin(body: Pin) -> dict[str, Any]:
-            follower().pin(body.version, body.back)
-            return follower().status
-
-        # FastAPI looks types up by their names in the module, where this class is not.
-        pin.__annotations__["body"] = Pin
-        router.add_api_route("/status", status, methods=["GET"])
-        router.add_api_route("/pin", pin, methods=["POST"])
-        app.include_router(router)
+        # FastAPI looks types up by their names in the module, where this one is not.
+        answer_request.__annotations__["request"] = Request
+        answer_request.__annotations__.pop("return")
+        for path, method in METHODS.items():
+            body = {"requestBody": _PIN_BODY} if path == PIN else None
+            app.add_api_route(path, answer_request, methods=[method], tags=["weightwire"], openapi_extra=body)
         app.add_middleware(VersionHeaders)
 
+    async def answer(self, path: str, body: bytes) -> Answer:
+        """Answers a request for one of METHODS, in the process that follows or in another one."""
+        if self._follower is not None:
+            return answer(self._follower, path, body)
+        if self._socket is not None:
+            return await forward(self._socket, path, body)
+        return error_answer(UnavailableError("this server does not follow yet; try again"))
+
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
-        if self._options is None or engine_client is None:
+        is_first = engine_client is None or engine_client.vllm_config.parallel_config._api_process_rank <= 0
+        if is_first:
+            for warning in _core.unknown_environment(os.environ):
+                logger.warning("weightwire: %s", warning)
+        if self._settings is None or engine_client is None:
             return
         note_versions(engine_client)
-        config = engine_client.vllm_config
-        if config.parallel_config._api_process_rank > 0:
+        config, engine = engine_client.vllm_config, Engine(engine_client)
+        if not is_first:
             await _wait_for_label(engine_client)
+            self._socket = await engine.control_socket()
             return
         refuse_unsuited(config)
-        mirror = mirror_of(self._options, config.model_config.model)
-        follower = EngineFollower(Engine(engine_client), self._options, mirror, served=is_loaded_from(mirror, config))
+        mirror = mirror_of(self._settings, config.model_config.model)
+        follower = EngineFollower(engine, self._settings, mirror, served=is_loaded_from(mirror, config))
+        if config.parallel_config._api_process_count > 1:
+            await self._open_control_socket(engine)
         await follower.start()
         self._follower = follower
 
+    async def _open_control_socket(self, engine: Engine) -> None:
+        """Other API processes forward requests to it. Called before they take any."""
+        self._control = ControlSocket(self._answer_others)
+        try:
+            await engine.announce(await self._control.open())
+        except OSError as error:
+            logger.warning("weightwire: only one API process will answer /weightwire/ requests: %s", error)
+            return
+        atexit.register(self._control.close)
 
-def mirror_of(options: Options, model: str) -> Path:
-    if options.mirror is not None:
-        return options.mirror
+    def _answer_others(self, path: str, body: bytes) -> Answer:
+        if self._follower is None:
+            return error_answer(UnavailableError("this server does not follow yet; try again"))
+        return answer(self._follower, path, body)
+
+
+def mirror_of(settings: EngineSettings, model: str) -> Path:
+    if settings.mirror is not None:
+        return settings.mirror
     if not Path(model).is_dir():
         raise InvalidArgumentError(
             f"'{model}' is no directory that can be kept up to date; serve a mirror, or name one by WEIGHTWIRE_MIRROR"

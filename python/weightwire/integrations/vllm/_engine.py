@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from weightwire.errors import WeightwireError
+from weightwire.errors import UnavailableError
 from weightwire.integrations.vllm._mirror import HeldVersion
 from weightwire.integrations.vllm._parameter_map import UpdateRefused, WeightsDiffer
 from weightwire.integrations.vllm._worker_agent import (
@@ -35,11 +35,11 @@ EXIT_STATUS = 70
 """The exit status of a core that must not continue, and of its server."""
 
 
-class UpdateFailed(WeightwireError):
+class UpdateFailed(UnavailableError):
     """An error in the engine, which is unchanged."""
 
 
-class EngineGone(WeightwireError):
+class EngineGone(UnavailableError):
     """The engine has ended."""
 
 
@@ -104,8 +104,16 @@ class Engine:
         that cannot commit is unchanged; after an error, cores may hold different versions."""
         answers = await self._call(weightwire_commit, held.version, held.digest)
         _raise_if_wrong(answers)
-        slowest: dict[str, Any] = max(answers, key=lambda answer: float(answer["seconds"]))
+        slowest: dict[str, Any] = max(answers, key=lambda answer: float(answer["commit_seconds"]))
         return slowest
+
+    async def announce(self, socket: str) -> None:
+        """Tells the other API processes where the one that follows answers for them (`_control_socket`)."""
+        await self._call(weightwire_socket, socket)
+
+    async def control_socket(self) -> str | None:
+        """What `announce` was told; None if it was not."""
+        return next((socket for socket in await self._call(weightwire_socket, None) if socket is not None), None)
 
     async def label(self, version: int) -> None:
         """Labels all later output with this version."""
@@ -192,9 +200,16 @@ def weightwire_commit(core: Any, version: int, digest: str) -> dict[str, Any]:
     return {
         "state": READY,
         "elements": max(answer["elements"] for answer in answers),
-        "seconds": time.perf_counter() - start,
-        "seconds_writing": max(answer["seconds"] for answer in answers),
+        "commit_seconds": time.perf_counter() - start,
+        "write_seconds": max(answer["seconds"] for answer in answers),
     }
+
+
+def weightwire_socket(core: Any, socket: str | None) -> str | None:
+    """Keeps the path of the control socket for the other API processes, and returns it."""
+    if socket is not None:
+        core._weightwire_socket = socket
+    return getattr(core, "_weightwire_socket", None)
 
 
 def weightwire_stop(core: Any, why: str) -> None:
@@ -204,7 +219,7 @@ def weightwire_stop(core: Any, why: str) -> None:
     os._exit(EXIT_STATUS)
 
 
-UTILITIES = (weightwire_ask_workers, weightwire_commit, weightwire_stop)
+UTILITIES = (weightwire_ask_workers, weightwire_commit, weightwire_socket, weightwire_stop)
 
 
 def _drop_caches(core: Any) -> None:

@@ -22,6 +22,7 @@ from weightwire import _core
 from weightwire._update import Update
 from weightwire.errors import CorruptError, UnavailableError, WeightwireError
 from weightwire.follower import Follower
+from weightwire.integrations._settings import EngineSettings
 from weightwire.integrations.vllm._engine import EXIT_STATUS, Engine, UpdateFailed
 from weightwire.integrations.vllm._mirror import (
     HeldVersion,
@@ -33,7 +34,6 @@ from weightwire.integrations.vllm._mirror import (
     written_at,
 )
 from weightwire.integrations.vllm._parameter_map import UpdateRefused, WeightsDiffer
-from weightwire.integrations.vllm._plugin import Options
 from weightwire.integrations.vllm._status import FollowStatus
 
 logger = logging.getLogger("vllm.weightwire")
@@ -50,16 +50,16 @@ _COMPARE_ALL_ABOVE = 16
 # How long the end of the server waits for the release of the lease.
 _RELEASE_SECONDS = 3.0
 # The pause between two full checks is at least this number of times as long as the last one took.
-_CHECK_PAUSES = 20
+_VERIFY_PAUSES = 20
 
 
 class EngineFollower:
     """One for each server, in the API process of rank 0."""
 
-    def __init__(self, engine: Engine, options: Options, mirror: Path, *, served: bool) -> None:
+    def __init__(self, engine: Engine, settings: EngineSettings, mirror: Path, *, served: bool) -> None:
         """`served`: whether vLLM was told to load its weights from the mirror."""
         self._engine = engine
-        self._options = options
+        self._settings = settings
         self._mirror = mirror
         self._served = served
         # A mirror deletes foreign files when it is opened, and so the files that a crash left here.
@@ -67,14 +67,15 @@ class EngineFollower:
         self._follower: Follower | None = None
         self._held: HeldVersion | None = None  # by the engine; None: unknown, or not the same in all of it
         self._backoff = _core.Backoff(_ERROR_SECONDS, _LONGEST_ERROR_SECONDS)  # after updates that failed
-        self._pin: tuple[int | None, bool] = (None, False)  # as the user wants it
+        self._pinned = settings.pin  # as the user wants it
         self._follower_pin: tuple[int | None, bool] | None = (None, False)  # the follower's own; None: unknown
         self._elements = 0  # of the checkpoint
         self._committed_at = -math.inf
-        self._checked_at = -math.inf
-        self._check_seconds = 0.0
+        self._verified_at = -math.inf
+        self._verify_seconds = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._status = FollowStatus(options.run, mirror)
+        self._status = FollowStatus(settings.run, mirror)
+        self.status["pinned_version"] = self._pinned
 
     @property
     def status(self) -> dict[str, Any]:
@@ -87,15 +88,14 @@ class EngineFollower:
         before, written = read_held(self._mirror), written_at(self._mirror)
         intact = await self._mirror_is_intact()
         with contextlib.ExitStack() as locks:
-            if intact and read_held(self._mirror) is not None:
+            found = read_held(self._mirror)
+            if intact and found is not None and self._pinned in (None, found.version):
                 locks.enter_context(read_lock(self._mirror))
-            else:  # a follower loads damaged files again, or the first version
-                await self._open_follower(check=True)
+            else:  # a follower loads damaged files again, or the first version, or moves to the pinned one
+                await self._open_follower(check=not intact or found is None)
                 assert self._follower is not None
-                if self._follower.version is None:
-                    update = await asyncio.to_thread(self._follower.poll)
-                    if update is not None and update.seconds is None:  # deltas after the anchor
-                        await self._move_mirror(update)
+                if self._follower.version is None or self._pinned is not None:
+                    await self._move_mirror_before_start(self._follower)
             held = read_held(self._mirror)
             if held is None:
                 raise UnavailableError(f"the mirror {self._mirror} holds no version yet")
@@ -103,12 +103,20 @@ class EngineFollower:
             await self._match(held, written if intact and held == before else None)
         self._task = asyncio.create_task(self._run(), name="weightwire")
 
+    async def _move_mirror_before_start(self, follower: Follower) -> None:
+        """Brings the mirror to the pinned version, or without a pin to the newest, before the engine is compared with
+        it."""
+        self._update_pin(follower)
+        update = await asyncio.to_thread(follower.poll)
+        if update is not None and update.seconds is None:  # deltas, perhaps after an anchor
+            await self._move_mirror(update)
+
     async def _mirror_is_intact(self) -> bool:
         try:
-            await asyncio.to_thread(check_files, self._mirror)
+            await asyncio.to_thread(check_files, self._mirror, self._settings.threads)
             return True
         except CorruptError as error:
-            logger.warning("weightwire: the mirror is damaged, and loaded anew: %s", error)
+            logger.warning("weightwire: the mirror is damaged, so a follower loads it again: %s", error)
             return False
 
     async def _match(self, held: HeldVersion, written: float | None) -> None:
@@ -130,11 +138,11 @@ class EngineFollower:
             workers = await self._engine.compare(recheck_stale=True)
         await self._engine.label(held.version)
         self._set_held(held)
-        self._checked_at = time.monotonic()
+        self._verified_at = time.monotonic()
         self._status.set_limits(workers, not_compared=unproven)
         logger.info(
             "weightwire: follows %s from version %d; %d parameters are written in place, %d loaded anew",
-            self._options.run,
+            self._settings.run,
             held.version,
             workers[0]["in_place"],
             workers[0]["by_reload"],
@@ -142,9 +150,21 @@ class EngineFollower:
 
     # --- following ---
 
-    def pin(self, version: int | None, back: bool) -> None:
-        """Goes no further than this version; with `back`, goes back to it. None removes the limit."""
-        self._pin = (version, back)
+    def pin(self, version: int | None) -> None:
+        """Brings the engine to exactly this version, forward or back, and keeps it there. None: the version that it
+        holds."""
+        if version is None:
+            if self._held is None:
+                raise UnavailableError("the engine is between two versions; try again, or name the version to pin")
+            version = self._held.version
+        self._set_pin(version)
+
+    def unpin(self) -> None:
+        """Follows the newest version again."""
+        self._set_pin(None)
+
+    def _set_pin(self, version: int | None) -> None:
+        self._pinned = version
         self.status["pinned_version"] = version
 
     async def _run(self) -> None:
@@ -158,22 +178,22 @@ class EngineFollower:
 
     async def _loop(self) -> None:
         while not self._engine.is_dead:
-            pause = self._options.poll_interval
+            pause = self._settings.poll_interval
             try:
                 await self._step()
                 self._backoff.reset()
                 self._status.set_error(None)
             except WeightsDiffer as error:
-                self._status.set_error(str(error))
+                self._status.set_error(error)
                 await self._engine.stop(f"the weights are not what they should be: {error}")
             except WeightwireError as error:
-                self._status.set_error(str(error))
+                self._status.set_error(error)
                 pause = max(pause, self._pause_after(error))
             except Exception as error:
                 if self._engine.is_dead:
                     return
                 logger.exception("weightwire: following failed")
-                self._status.set_error(f"{type(error).__name__}: {error}")
+                self._status.set_error(error)
                 pause = max(pause, _ERROR_SECONDS)
             self._update_lag()
             await asyncio.sleep(pause)
@@ -193,36 +213,36 @@ class EngineFollower:
         follower = self._follower
         assert follower is not None
         self._update_pin(follower)
-        asked = time.time()
         update = await asyncio.to_thread(follower.poll)
         # A pinned follower does not look for newer versions.
-        is_pinned = self._follower_pin is not None and self._follower_pin[0] is not None
-        self._status.saw_newest(await asyncio.to_thread(follower.newest) if is_pinned else follower.stats.newest)
-        self.status["last_asked"] = asked
+        if self._follower_pin is not None and self._follower_pin[0] is not None:
+            self._status.add_seen(await asyncio.to_thread(follower.newest))
+        self._status.set_follower(follower.stats)
         if self._held is None or follower.version != self._held.version:
             await self._catch_up(follower, update)
         elif update is not None and update.seconds is None and self._is_due():
             await self._update(update)
-        if self._options.check_all and self._committed_at > self._checked_at:
-            await self._check_if_due()
+        if self._settings.verify == "full" and self._committed_at > self._verified_at:
+            await self._verify_if_due()
 
     def _update_pin(self, follower: Follower) -> None:
-        version, back = self._pin
-        if self._options.every_version and self._held is not None and not back:
-            version = self._held.version + 1 if version is None else min(version, self._held.version + 1)
+        version, back = self._pinned, self._pinned is not None
+        held = self._held.version if self._settings.every_version and self._held is not None else None
+        if held is not None and (version is None or version > held):
+            version, back = held + 1, False
         if (version, back) != self._follower_pin:
             follower.pin(version, back=back)
             self._follower_pin = (version, back)
 
     def _is_due(self) -> bool:
-        if time.monotonic() - self._committed_at < self._options.min_update_interval:
+        if time.monotonic() - self._committed_at < self._settings.min_update_interval:
             return False
         # A pinned engine goes to its version at once.
-        return self._pin[0] is not None or self._status.versions_behind > self._options.max_lag
+        return self._pinned is not None or self._status.lag_versions > self._settings.max_lag
 
     def _may_hold(self, version: int) -> bool:
-        """Whether the pin allows it. The user may change the pin during an update."""
-        return self._pin[0] is None or version <= self._pin[0]
+        """Whether the version is on the path to the pinned one. The user may change the pin during an update."""
+        return self._pinned is None or version <= self._pinned
 
     async def _update(self, update: Update) -> None:
         """Updates the mirror and the engine by the staged change."""
@@ -242,9 +262,9 @@ class EngineFollower:
             return
         await self._commit(
             from_version=update.from_version,
-            bytes_fetched=update.bytes_fetched,
-            seconds_preparing=prepared - start,
-            seconds_moving_mirror=moved - prepared,
+            bytes_received=update.bytes_fetched,
+            prepare_seconds=prepared - start,
+            mirror_seconds=moved - prepared,
         )
 
     async def _prepare(self, update: Update) -> bool:
@@ -294,7 +314,7 @@ class EngineFollower:
         start = time.monotonic()
         await self._engine.prepare_mirror(held)
         before = None if self._held is None else self._held.version
-        await self._commit(from_version=before, seconds_preparing=time.monotonic() - start)
+        await self._commit(from_version=before, prepare_seconds=time.monotonic() - start)
 
     async def _move_mirror(self, update: Update) -> None:
         deadline = time.monotonic() + _READERS_SECONDS
@@ -315,16 +335,16 @@ class EngineFollower:
         committed = await self._engine.commit(held)
         self._committed_at = time.monotonic()
         self._set_held(held)
-        self._status.updated(held.version, committed, **more)
+        self._status.committed(held.version, committed, **more)
 
-    async def _check_if_due(self) -> None:
+    async def _verify_if_due(self) -> None:
         start = time.monotonic()
         # No update happens during a check. Large models are therefore checked less often than the option says, unless
         # it is 0.
-        pause = self._options.check_interval
+        pause = self._settings.verify_interval
         if pause > 0:
-            pause = max(pause, _CHECK_PAUSES * self._check_seconds)
-        if self._held is None or start - self._checked_at < pause:
+            pause = max(pause, _VERIFY_PAUSES * self._verify_seconds)
+        if self._held is None or start - self._verified_at < pause:
             return
         answers = await self._engine.compare(recheck_stale=False)
         assert self._follower is not None
@@ -332,13 +352,22 @@ class EngineFollower:
             await asyncio.to_thread(self._follower.check)
         except CorruptError as error:  # modules that are loaded from it are wrong too
             raise WeightsDiffer(f"the mirror is damaged: {error}") from error
-        self._checked_at = time.monotonic()
-        self._check_seconds = self._checked_at - start
+        self._verified_at = time.monotonic()
+        self._verify_seconds = self._verified_at - start
         elements = sum(answer["elements"] for answer in answers)
-        self._status.checked(self._held.version, elements, self._check_seconds)
+        self._status.verified(self._held.version, elements, self._verify_seconds)
 
     async def _open_follower(self, *, check: bool = False) -> None:
-        self._follower = await Follower.open_async(self._options.run, self._mirror, check=check)
+        settings = self._settings
+        self._follower = await Follower.open_async(
+            settings.run,
+            self._mirror,
+            name=settings.name,
+            check=check,
+            keep_lease=settings.lease,
+            threads=settings.threads or 0,
+            bytes_per_second=settings.max_bytes_per_second or 0,
+        )
 
     async def _release_lease(self) -> None:
         """Releases the lease. If the bucket takes long, the lease expires instead."""
@@ -350,11 +379,11 @@ class EngineFollower:
 
     def _set_held(self, held: HeldVersion) -> None:
         self._held = held
-        self._status.holds(held)
+        self._status.set_held(held.version, held.step, held.digest, held.run_id)
 
     def _update_lag(self) -> None:
         if self._follower is not None:
-            self._status.saw_newest(self._follower.stats.newest)  # also versions that could not be fetched
+            self._status.set_follower(self._follower.stats)  # also versions that could not be fetched
         self._status.update_lag()
 
 

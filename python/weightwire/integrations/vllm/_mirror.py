@@ -26,6 +26,12 @@ from weightwire.errors import InvalidArgumentError, UnavailableError
 class HeldVersion(NamedTuple):
     version: int
     digest: str
+    step: int | None = None
+    run_id: str | None = None
+
+    def is_same(self, other: HeldVersion | None) -> bool:
+        """Whether both are the same weights under the same number."""
+        return other is not None and (self.version, self.digest) == (other.version, other.digest)
 
 
 def read_held(directory: Path) -> HeldVersion | None:
@@ -35,11 +41,11 @@ def read_held(directory: Path) -> HeldVersion | None:
     return None if held is None else HeldVersion(*held)
 
 
-def check_files(directory: Path) -> None:
+def check_files(directory: Path, threads: int | None = None) -> None:
     """Recovers the mirror from a crash if necessary, and digests all files. Raises `CorruptError` unless they hold the
     mirror's version. Needs no bucket. REQUIRES: no follower has the mirror open."""
     _state_file(directory)
-    _core.check_mirror(os.fspath(directory), 0)
+    _core.check_mirror(os.fspath(directory), threads or 0)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weightwire.errors import WeightwireError
+from weightwire.errors import CorruptError, UnsupportedError
 from weightwire.integrations.vllm._derived import Derived, derived_state, has_frozen_weights
 from weightwire.integrations.vllm._learned_map import (
     BoxMapping,
@@ -45,11 +45,11 @@ _STRIDE = 1 << 24
 _WHOLE_ABOVE = 16
 
 
-class UpdateRefused(WeightwireError):
+class UpdateRefused(UnsupportedError):
     """The update cannot be done exactly. Nothing was written."""
 
 
-class WeightsDiffer(WeightwireError):
+class WeightsDiffer(CorruptError):
     """The parameters do not hold the values of their version, so the engine must stop answering."""
 
 
@@ -250,8 +250,7 @@ class ParameterMap:
         return prepared
 
     def check_mirror_holds(self, held: HeldVersion) -> None:
-        now = read_held(self._mirror)
-        if now != held:
+        if not held.is_same(read_held(self._mirror)):
             raise UpdateRefused(
                 f"the mirror {self._mirror} does not hold version {held.version} (any more), as it should"
             )

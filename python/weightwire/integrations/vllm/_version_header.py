@@ -1,8 +1,9 @@
 """Headers that name the versions that made a completion.
 
 `weightwire-version: 3` is the oldest version that made a token. `weightwire-version-spans: 3:0-17 4:17-40` says that
-version 3 made tokens 0 to 16 and version 4 the others; several completions are separated by commas. Of a stream, whose
-headers are sent with its first token, the version is the one that made the first token, and there are no spans.
+version 3 made tokens 0 to 16 and version 4 the others; several completions are separated by commas. The headers of a
+stream are sent with its first token: the version is the one that made it, and there are no spans. Errors have no
+version.
 """
 
 from __future__ import annotations
@@ -13,12 +14,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
-from weightwire.integrations._version_headers import VERSION_HEADER, VERSION_SPANS_HEADER
+from weightwire.integrations._version_headers import VERSION_HEADER, VERSION_SPANS_HEADER, Span, spans_value
 
 logger = logging.getLogger("vllm.weightwire")
 
-# Clients take no more than 8 KB of one header.
-_MAX_HEADER_BYTES = 4096
 _FIRST_VERSION = "weightwire_first_version"
 
 Message = MutableMapping[str, Any]
@@ -30,12 +29,14 @@ class MadeBy:
     def __init__(self) -> None:
         self.calls = 0
         """Calls of `generate`."""
+        self.has_outputs = False
         self._finished_calls = 0
         self._first: dict[tuple[str, int], str] = {}
         """By request and index of a completion."""
-        self._spans: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
+        self._spans: dict[tuple[str, int], list[Span]] = {}
 
     def note(self, output: Any) -> None:
+        self.has_outputs = True
         for completion in output.outputs:
             key = (output.request_id, completion.index)
             first = getattr(completion, _FIRST_VERSION, None)
@@ -52,10 +53,9 @@ class MadeBy:
         headers = [(VERSION_HEADER.encode(), str(min(map(int, labels))).encode())]
         if self._finished_calls == self.calls:
             keys = sorted(self._spans, key=lambda key: (len(key[0]), key))
-            texts = (" ".join(f"{label}:{start}-{end}" for label, start, end in self._spans[key]) for key in keys)
-            value = ", ".join(texts).encode()
-            if value and len(value) <= _MAX_HEADER_BYTES:
-                headers.append((VERSION_SPANS_HEADER.encode(), value))
+            value = spans_value(self._spans[key] for key in keys)
+            if value is not None:
+                headers.append((VERSION_SPANS_HEADER.encode(), value.encode()))
         return headers
 
 
@@ -106,8 +106,8 @@ def _keep_first_versions() -> None:
 
 
 class VersionHeaders:
-    """ASGI middleware that adds the headers. It holds the start of a response back until the first part of the body,
-    because a stream has no token before that."""
+    """ASGI middleware that adds the headers. It holds the response to a request that generates back until the first
+    output, because before that no version is known."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
@@ -119,21 +119,34 @@ class VersionHeaders:
             await self._app(scope, receive, send)
             return
         made_by = MadeBy()
-        start: Message | None = None
+        held: list[Message] | None = []  # None: nothing is held back any more
 
         async def with_headers(message: Message) -> None:
-            nonlocal start
-            if message["type"] == "http.response.start" and made_by.calls > 0:
-                start = message
+            nonlocal held
+            if held is None:
+                await send(message)
                 return
-            if start is not None:
-                start["headers"] = [*start.get("headers", ()), *made_by.headers()]
-                held_back, start = start, None
-                await send(held_back)
-            await send(message)
+            held.append(message)
+            if message["type"] == "http.response.start":
+                if message["status"] < 400 and (made_by.calls > 0 or _generates_later(scope, message)):
+                    return
+            elif message["type"] == "http.response.body":
+                if message.get("more_body", False) and not made_by.has_outputs:
+                    return
+                held[0]["headers"] = [*held[0].get("headers", ()), *made_by.headers()]
+            messages, held = held, None
+            for message in messages:
+                await send(message)
 
         token = _made_by.set(made_by)
         try:
             await self._app(scope, receive, with_headers)
         finally:
             _made_by.reset(token)
+
+
+def _generates_later(scope: Message, start: Message) -> bool:
+    """Whether it is a stream whose first events come before it generates: those of the Responses API."""
+    headers = {name.lower(): value for name, value in start.get("headers", ())}
+    is_stream = headers.get(b"content-type", b"").startswith(b"text/event-stream")
+    return bool(is_stream and scope.get("method") == "POST" and str(scope.get("path", "")).endswith("/responses"))
