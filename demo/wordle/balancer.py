@@ -10,10 +10,13 @@ import time
 
 import aiohttp
 from aiohttp import web
+from weightwire import UnavailableError
+from weightwire.integrations._routes import error_answer
+from weightwire.integrations._version_headers import VERSION_HEADER, VERSION_SPANS_HEADER
 
 MOST_BYTES = 1 << 20
 REST_SECONDS = 1.0  # a server that did not answer is left alone for so long, if there is another
-PASSED_ON = ("content-type", "weightwire-version", "weightwire-version-spans")
+PASSED_ON = ("content-type", VERSION_HEADER, VERSION_SPANS_HEADER)
 
 
 class Balancer:
@@ -53,7 +56,8 @@ class Balancer:
             except (aiohttp.ClientError, asyncio.TimeoutError):
                 pass
             self._resting[url] = time.monotonic() + REST_SECONDS
-        return web.json_response({"error": "no server answers"}, status=503)
+        refused = error_answer(UnavailableError("no server answers; try again"))
+        return web.json_response(refused.body, status=refused.status)
 
 
 def make_app(urls):

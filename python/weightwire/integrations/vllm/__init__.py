@@ -3,15 +3,22 @@
 All modules are private.
 
 All processes:
-_plugin           how the plug-in is turned on: vLLM's entry points, and the options (environment variables)
+_plugin           how the plug-in is turned on: vLLM's entry points
 
 In the API server:
-_endpoint         the routes, and when the server may start
+_endpoint         adds the routes, and decides when the server may start
 _version_header   the headers that name the versions that made a completion
 _engine_follower  the task that follows: fetch, prepare, move the mirror, commit
 _engine           the engine: tasks for all workers, and one commit; in the engine core, that commit between two steps
-_status           the fields of the status route, and metrics
+_status           what vLLM's workers add to the status
 _mirror           what the API server and the workers share on the disk: the mirror, and the change file
+
+Shared by all engines, in weightwire.integrations:
+_settings         the variables of the environment
+_routes           what the routes answer and refuse
+_control_socket   forwards requests from other API processes to the one that follows
+_engine_status    the fields of the status route, and the metrics of _metrics
+_version_headers  the names and values of the headers
 
 In each worker:
 _worker_agent     runs tasks on a thread; returns a status and never raises
@@ -28,5 +35,5 @@ The path of a commit:
 5. EngineFollower._move_mirror: Update.apply writes the mirror
 6. Engine.commit → weightwire_commit (in the engine core, between two steps): drops the caches
 7. WorkerAgent.commit → ParameterMap.commit → SparseWrite.write: writes, and reads back
-8. FollowStatus.updated: status, log and metrics
+8. FollowStatus.committed: status, log and metrics
 """
