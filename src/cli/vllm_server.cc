@@ -27,13 +27,13 @@ HttpOptions PatientOptions() {
   return options;
 }
 
-// Nothing if it is no JSON object.
+// An empty object if the text is not a JSON object.
 Json ParseObject(std::string_view text) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json : Json::object();
 }
 
-// Empty when there is no text.
+// The text at a path of keys; empty if there is none.
 std::string TextAt(const Json& json, std::initializer_list<const char*> keys) {
   const Json* at = &json;
   for (const char* key : keys) {
@@ -52,8 +52,8 @@ Json ConfigOf(const std::filesystem::path& mirror) {
   return ParseObject(text);
 }
 
-// Whether the checkpoint's input and output embeddings may be one tensor. Where the configuration does not say, it is
-// as the model's class has it, which cannot be seen from here.
+// Returns true if the checkpoint's input and output embeddings may be one tensor. If the configuration does not tell,
+// the model's class decides, which this program does not know.
 bool MayBeTied(const Json& config) {
   const auto tied = config.find("tie_word_embeddings");
   if (tied != config.end() && tied->is_boolean()) return tied->get<bool>();
@@ -61,10 +61,10 @@ bool MayBeTied(const Json& config) {
   return text == config.end() || !text->is_object() || MayBeTied(*text);
 }
 
-// Tells versions of different runs apart too: whoever has the same label has the same weights.
+// The same label means the same weights, also across runs.
 std::string LabelOf(const Held& held) { return fmt::format("{}-{}", held.version, ToHex(held.state).substr(0, 16)); }
 
-// Whether it is a mixture of experts; models of several parts describe the part that may be one by itself.
+// Returns true for a mixture of experts. A model of several parts describes its text part in an object of its own.
 bool HasExperts(const Json& config) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}) {
     const auto count = config.find(key);
@@ -84,7 +84,7 @@ Result<bool> VllmServer::UpdateTo(const Held& held, const std::filesystem::path&
   WW_TRY(const std::string label, Label());
   if (label == LabelOf(held)) {
     if (!std::exchange(is_known_to_run_, true)) {
-      // A process before this one may have ended before it came to this.
+      // An earlier process may have ended before it resumed the server.
       WW_TRY(const HttpAnswer resumed, Ask("POST", "/resume", ""));
       static_cast<void>(resumed);
     }
@@ -94,12 +94,12 @@ Result<bool> VllmServer::UpdateTo(const Held& held, const std::filesystem::path&
   WW_TRY(const HttpAnswer paused, Ask("POST", "/pause?mode=keep", ""));
   if (paused.status != 200) {
     return Error(ErrorCode::kUnavailable,
-                 fmt::format("the vLLM server at {} cannot be paused just now (status {})", url_, paused.status));
+                 fmt::format("the vLLM server at {} cannot be paused now (status {})", url_, paused.status));
   }
   if (const Status loaded = Reload(LabelOf(held), mirror); !loaded.ok()) {
-    return Error(ErrorCode::kIo, fmt::format("the vLLM server at {} could not load version {}: {}; it is left paused, "
-                                             "start it anew",
-                                             url_, held.version, loaded.error().message()));
+    return Error(ErrorCode::kIo,
+                 fmt::format("the vLLM server at {} could not load version {}: {}; it stays paused, restart it", url_,
+                             held.version, loaded.error().message()));
   }
   is_known_to_run_ = true;
   return true;
@@ -109,8 +109,8 @@ Result<HttpAnswer> VllmServer::Ask(const std::string& method, const std::string&
   HttpRequest request;
   request.method = method;
   request.url = url_ + path;
-  // Some routes answer without having read what was sent to them, and what is left of it is then taken for the next
-  // request: so nothing is sent that is not asked for, and no connection is used twice.
+  // Some routes answer without reading the body, and the server would take the rest of it for the next request. So no
+  // needless body is sent, and no connection is used twice.
   request.headers = {"connection: close"};
   if (!body.empty()) request.headers.emplace_back("content-type: application/json");
   request.body = BytesOf(body);
@@ -131,13 +131,13 @@ Result<std::string> VllmServer::Label() {
   std::string label = TextAt(ParseObject(answer.BodyText()), {"weight_version"});
   if (answer.status != 200 || label.empty()) {
     return Error(ErrorCode::kUnavailable,
-                 fmt::format("the vLLM server at {} does not say what it holds (status {})", url_, answer.status));
+                 fmt::format("the vLLM server at {} does not tell what it holds (status {})", url_, answer.status));
   }
   return label;
 }
 
-// On CPUs the output embeddings keep a packed copy, which a reload of tied weights leaves as it was; and experts that
-// were loaded anew answer wrongly.
+// On CPUs a reload of tied weights does not update the packed copy that the output embeddings keep, and reloaded
+// experts give wrong answers.
 Status VllmServer::CheckExact(const std::filesystem::path& mirror) {
   const Json config = ConfigOf(mirror);
   const char* what = MayBeTied(config) ? "tied weights" : HasExperts(config) ? "experts" : nullptr;
@@ -147,13 +147,13 @@ Status VllmServer::CheckExact(const std::filesystem::path& mirror) {
   const std::string device = TextAt(info, {"vllm_config", "device_config", "device_type"});
   if (answer.status != 200 || device.empty()) {
     return Error(ErrorCode::kUnavailable,
-                 fmt::format("the vLLM server at {} does not say what it runs on (status {})", url_, answer.status));
+                 fmt::format("the vLLM server at {} does not tell what it runs on (status {})", url_, answer.status));
   }
   if (device == "cpu") {
     return Error(
         ErrorCode::kUnsupported,
-        fmt::format("the vLLM server at {} runs on a CPU, where {} cannot be loaded anew exactly; it stays as it is",
-                    url_, what));
+        fmt::format("the vLLM server at {} runs on a CPU, where {} cannot be reloaded exactly; it is unchanged", url_,
+                    what));
   }
   return Ok();
 }

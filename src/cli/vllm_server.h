@@ -1,9 +1,9 @@
-// A vLLM server without our plugin, brought to a mirror's version from outside by its own routes. They exist only in
-// its development mode (VLLM_SERVER_DEV_MODE=1).
+// Moves a vLLM server without our plugin to a mirror's version, through vLLM's own routes. They exist only in its
+// development mode (VLLM_SERVER_DEV_MODE=1).
 //
-// The server is paused, loads all weights anew from the mirror, forgets what it computed, is labelled with the version
-// and the first digits of its state's digest ("5-0f3c…") and goes on; requests that were running go on too. The label
-// tells what it holds, over restarts of either side.
+// An update pauses the server and has it load all weights from the mirror and drop its caches. It then labels the
+// server with the version and the first digits of the digest ("5-0f3c…"), and resumes it, running requests included.
+// The label identifies the weights that the server holds, also after a restart of either side.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -23,13 +23,12 @@ class VllmServer {
   // `url` as in "http://host:port".
   explicit VllmServer(std::string_view url);
 
-  // Does nothing if the server is labelled with this version and state already. REQUIRES: the mirror holds it, and
-  // nobody writes to it meanwhile. The server sees it under the same path.
-  //   kUnavailable, kUnknownOutcome   not now; the server goes on as it was. Try again.
-  //   kUnsupported                    it cannot be done exactly, or the routes are not there; nothing was done.
-  //   kIo                             the server failed on the way. It is left paused: it must not answer with what it
-  //                                   holds now, and has to be started anew.
-  // Returns whether anything was done.
+  // Returns false without an update if the server is labelled with this version and digest. REQUIRES: the mirror holds
+  // the version, the server sees it under the same path, and nothing writes to it during the call.
+  //   kUnavailable, kUnknownOutcome   the server cannot be updated now and is unchanged. Try again.
+  //   kUnsupported                    the update cannot be exact, or the server lacks the routes; it is unchanged.
+  //   kIo                             the server failed during the update. It stays paused, because it must not answer
+  //                                   with what it holds now; the operator has to restart it.
   Result<bool> UpdateTo(const Held& held, const std::filesystem::path& mirror);
 
  private:

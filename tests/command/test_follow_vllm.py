@@ -95,7 +95,7 @@ def follow(tmp_path):
         server.close()
 
 
-def test_it_is_loaded_in_a_pause_and_labelled(follow, tmp_path):
+def test_a_server_is_reloaded_in_a_pause_and_labelled(follow, tmp_path):
     server = Server()
     followed = follow(server)
     assert followed.returncode == 0, followed.stderr
@@ -105,14 +105,14 @@ def test_it_is_loaded_in_a_pause_and_labelled(follow, tmp_path):
     assert server.bodies[LABEL] == {"new_version": label_of(0)}
 
 
-def test_what_holds_the_version_is_only_told_to_go_on(follow):
+def test_a_server_that_holds_the_version_is_only_resumed(follow):
     server = Server(label=label_of(0))
     assert follow(server).returncode == 0
     assert server.posted == [RESUME]
 
 
 @pytest.mark.parametrize("label", ["0", "0-0123456789abcdef"])
-def test_a_version_of_that_number_with_other_weights_is_loaded_over(follow, label):
+def test_other_weights_with_the_same_version_are_replaced(follow, label):
     server = Server(label=label)
     assert follow(server).returncode == 0
     assert server.posted == [PAUSE, LOAD, FORGET, LABEL, RESUME]
@@ -127,11 +127,11 @@ def test_a_pause_that_is_refused_changes_nothing(follow):
 
 
 @pytest.mark.parametrize("failing", [{LOAD: 500}, {FORGET: {"success": False}}, {LABEL: 500}])
-def test_a_server_that_fails_on_the_way_is_left_paused(follow, failing):
+def test_a_server_that_fails_during_an_update_stays_paused(follow, failing):
     server = Server(**failing)
     followed = follow(server)
     assert followed.returncode != 0
-    assert "it is left paused, start it anew" in followed.stderr
+    assert "it stays paused, restart it" in followed.stderr
     assert RESUME not in server.posted
 
 
@@ -148,7 +148,7 @@ def test_weights_that_may_be_tied_are_refused_on_a_cpu_before_anything_is_touche
     server = Server(device="cpu")
     followed = follow(server, **config)
     assert followed.returncode != 0
-    assert "tied weights cannot be loaded anew exactly" in followed.stderr
+    assert "tied weights cannot be reloaded exactly" in followed.stderr
     assert server.posted == []
 
 
@@ -157,7 +157,7 @@ def test_experts_on_a_cpu_are_refused_before_anything_is_touched(follow, config)
     server = Server(device="cpu")
     followed = follow(server, **config)
     assert followed.returncode != 0
-    assert "experts cannot be loaded anew exactly" in followed.stderr
+    assert "experts cannot be reloaded exactly" in followed.stderr
     assert server.posted == []
 
 

@@ -121,7 +121,7 @@ def test_spans_that_do_not_fit_are_left_out(monkeypatch):
 
 
 def messages_of(monkeypatch, app, **scope):
-    """What a client gets of a response, in order. `app(client, send)` makes it."""
+    """The messages of a response in the order in which a client gets them. `app(client, send)` makes it."""
     monkeypatch.setattr(_version_header, "_keep_first_versions", lambda: None)
     client = Generating([output("a", completion(first="9"))])
     _version_header.note_versions(client)

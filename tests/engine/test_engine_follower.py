@@ -214,6 +214,49 @@ def test_a_sleeping_engine_is_not_updated(run, follow):
     follow(steps_taken)
 
 
+# --- the lease, and the limits of the follower ---
+
+
+def leases_of(run):
+    return [json.loads(file.read_text()) for file in (run.bucket / "leases").rglob("*.json")]
+
+
+def test_the_lease_shows_the_name_of_the_server(run, follow):
+    async def steps_taken(follower, engine):
+        run.publish()
+        status = await follower.step()
+        assert status["has_lease"] and [lease["name"] for lease in leases_of(run)] == ["here"]
+
+    follow(steps_taken, name="here")
+
+
+def test_the_lease_can_be_left_out(run, follow):
+    async def steps_taken(follower, engine):
+        run.publish()
+        status = await follower.step()
+        assert (status["version"], status["has_lease"]) == (1, False) and leases_of(run) == []
+
+    follow(steps_taken, lease=False)
+
+
+def test_the_follower_gets_the_threads_and_the_rate_limit(run, follow, monkeypatch):
+    given = {}
+    core = ww.follower._core.Follower
+
+    def noting(url, target, options):
+        given.update(options)
+        return core(url, target, options)
+
+    monkeypatch.setattr(ww.follower._core, "Follower", noting)
+
+    async def steps_taken(follower, engine):
+        run.publish()
+        assert (await follower.step())["version"] == 1
+
+    follow(steps_taken, threads=3, max_bytes_per_second=1 << 30)
+    assert 3 in given.values() and 1 << 30 in given.values()
+
+
 # --- pinning ---
 
 

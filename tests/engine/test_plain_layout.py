@@ -113,7 +113,7 @@ def test_a_damaged_object_is_not_applied_and_an_anchor_leads_past_it(server, run
     assert metrics["weightwire_updates_total"] == metrics["weightwire_commit_duration_seconds_count"] > 0
     assert metrics["weightwire_received_bytes_total"] == status["bytes_received"] > 0
     assert metrics["weightwire_lag_seconds"] == 0
-    labels = f'run_id="{status["run_id"]}",package_version="{ww.__version__}"'
+    labels = f'package_version="{ww.__version__}",run_id="{status["run_id"]}"'
     assert f"weightwire_info{{{labels}}} 1.0" in server.get("/metrics", raw=True).decode()
 
 

@@ -183,8 +183,18 @@ def test_chats_and_streams_name_their_versions(training, server):
                 answer.read()
 
 
+def test_the_responses_api_names_its_versions(training, server):
+    """Its stream begins with events that come before the first token; the server holds them back until then."""
+    for stream in (False, True):
+        body = {"model": str(training.first), "input": "w1 w2", "max_output_tokens": 5, "stream": stream}
+        with server.request("/v1/responses", body) as answer:
+            assert answer.headers["weightwire-version"] == "0"
+            assert (answer.headers["weightwire-version-spans"] is None) == stream
+            assert not stream or b"response.created" in answer.read()
+
+
 def test_rollouts_carry_the_version_that_made_them(training, server):
-    """The server is pinned, so every rollout is of that version, however far the trainer is."""
+    """The server is pinned, so that version makes every rollout, however far the trainer is."""
     server.post("/weightwire/pin", {"version": 0})
     training.publish(0.01)
     trainer = training.trainer(steps=4, server=server, max_staleness=100)

@@ -1,4 +1,4 @@
-"""docs/vllm.md names the variables, metrics and status fields as the tables and the code have them."""
+"""docs/vllm.md has the variables, metrics and status fields of the tables and the code."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The routes that all engines share: what they answer, what they refuse, and how other API processes reach them."""
+"""The routes of all engines: answers, refusals, and requests that other API processes forward."""
 
 import asyncio
 import json

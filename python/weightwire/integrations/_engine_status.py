@@ -14,7 +14,7 @@ from weightwire.integrations._metrics import Metrics
 
 
 class EngineStatus:
-    """`fields` is the answer of the status route: of every engine the same names. Absent is None."""
+    """`fields` is the answer of the status route: all engines have the same names. A field without a value is None."""
 
     def __init__(
         self, run: str | os.PathLike[str], mirror: str | os.PathLike[str] | None, metrics: Metrics | None, log: str

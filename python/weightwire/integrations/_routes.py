@@ -18,7 +18,8 @@ from weightwire.errors import InvalidArgumentError, WeightwireError
 STATUS, PIN, UNPIN = "/weightwire/status", "/weightwire/pin", "/weightwire/unpin"
 METHODS = {STATUS: "GET", PIN: "POST", UNPIN: "POST"}
 
-# By the kind of error. A store that refuses the server's credentials is not the client's fault, hence 502.
+# For each kind of error; 500 for the others. 502, because a store that refuses the server's credentials is not the
+# client's fault.
 _HTTP_STATUS = {
     "invalid_argument": 400,
     "not_found": 404,
@@ -35,7 +36,7 @@ class FollowingEngine(Protocol):
     @property
     def status(self) -> dict[str, Any]: ...
     def pin(self, version: int | None) -> None:
-        """None: the version that it holds."""
+        """Without a version, pins the one that it holds."""
         ...
 
     def unpin(self) -> None: ...

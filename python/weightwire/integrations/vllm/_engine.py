@@ -112,7 +112,7 @@ class Engine:
         await self._call(weightwire_socket, socket)
 
     async def control_socket(self) -> str | None:
-        """What `announce` was told; None if it was not."""
+        """Returns the path that the process that follows announced; None if it announced none."""
         return next((socket for socket in await self._call(weightwire_socket, None) if socket is not None), None)
 
     async def label(self, version: int) -> None:

@@ -151,8 +151,8 @@ class EngineFollower:
     # --- following ---
 
     def pin(self, version: int | None) -> None:
-        """Brings the engine to exactly this version, forward or back, and keeps it there. None: the version that it
-        holds."""
+        """Brings the engine to exactly this version, forward or back, and keeps it there. Without a version,
+        pins the one that it holds."""
         if version is None:
             if self._held is None:
                 raise UnavailableError("the engine is between two versions; try again, or name the version to pin")

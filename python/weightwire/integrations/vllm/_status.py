@@ -1,4 +1,4 @@
-"""How a vLLM server that follows currently stands: what `EngineStatus` has, and what only vLLM's workers can say."""
+"""The status of a vLLM server that follows: `EngineStatus`, and the limits that vLLM's workers report."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class VersionHeaders:
             await self._app(scope, receive, send)
             return
         made_by = MadeBy()
-        held: list[Message] | None = []  # None: nothing is held back any more
+        held: list[Message] | None = []  # None once they were sent
 
         async def with_headers(message: Message) -> None:
             nonlocal held
