@@ -21,7 +21,7 @@ def made(tmp_path_factory):
     """A model, and its run with version 0."""
     folder = tmp_path_factory.mktemp("torch")
     model.make(folder / "model", 8, 2, 1, steps=2)
-    state = load_file(folder / "model/model.safetensors")
+    state = {name: weight.bfloat16() for name, weight in load_file(folder / "model/model.safetensors").items()}
     with ww.Publisher(folder / "run") as publisher:
 
         def publish():

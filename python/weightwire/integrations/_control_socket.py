@@ -34,7 +34,7 @@ class ControlSocket:
 
     async def open(self) -> str:
         """Returns the socket's path."""
-        self._folder = tempfile.mkdtemp(prefix="weightwire-")
+        self._folder = tempfile.mkdtemp(prefix="weightwire-control-")
         path = os.path.join(self._folder, "control.sock")
         self._server = await asyncio.start_unix_server(self._serve, path)
         return path

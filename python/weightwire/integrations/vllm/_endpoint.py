@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import os
 import time
@@ -48,7 +47,6 @@ class Endpoint:
         self._settings: EngineSettings | None = None
         self._trouble: WeightwireError | None = None
         self._follower: EngineFollower | None = None
-        self._control: ControlSocket | None = None
         self._socket: str | None = None
         """Where the process that follows answers, if this one does not follow."""
         try:
@@ -102,19 +100,20 @@ class Endpoint:
         mirror = mirror_of(self._settings, config.model_config.model)
         follower = EngineFollower(engine, self._settings, mirror, served=is_loaded_from(mirror, config))
         if config.parallel_config._api_process_count > 1:
-            await self._open_control_socket(engine)
+            await self._open_control_socket(engine, follower)
         await follower.start()
         self._follower = follower
 
-    async def _open_control_socket(self, engine: Engine) -> None:
+    async def _open_control_socket(self, engine: Engine, follower: EngineFollower) -> None:
         """Other API processes forward requests to it. Called before they take any."""
-        self._control = ControlSocket(self._answer_others)
+        control = ControlSocket(self._answer_others)
         try:
-            await engine.announce(await self._control.open())
+            await engine.announce(await control.open())
         except OSError as error:
+            control.close()
             logger.warning("weightwire: only one API process will answer /weightwire/ requests: %s", error)
             return
-        atexit.register(self._control.close)
+        follower.at_end = control.close
 
     def _answer_others(self, path: str, body: bytes) -> Answer:
         if self._follower is None:

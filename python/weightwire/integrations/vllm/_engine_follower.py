@@ -15,6 +15,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,8 @@ class EngineFollower:
         self._verified_at = -math.inf
         self._verify_seconds = 0.0
         self._task: asyncio.Task[None] | None = None
+        self.at_end: Callable[[], None] = lambda: None
+        """Called when the server ends."""
         self._status = FollowStatus(settings.run, mirror)
         self.status["pinned_version"] = self._pinned
 
@@ -172,6 +175,7 @@ class EngineFollower:
         try:
             await self._loop()
         finally:
+            self.at_end()
             await self._release_lease()
             if self._engine.died_by_itself:
                 _end()
