@@ -99,4 +99,25 @@ class Backoff {
   int failures_ = 0;
 };
 
+// How long some work has met nothing but transient errors.
+class Outage {
+ public:
+  // The work failed; what failed began at that time. An error of another kind ends the outage.
+  void Add(const Error& error, std::chrono::nanoseconds began) {
+    if (!lasts_) began_ = began;
+    lasts_ = IsTransient(error);
+  }
+  // The work succeeded.
+  void End() { lasts_ = false; }
+
+  // How long the outage may still last, if it ends the work after `limit`; all of it where there is no outage.
+  [[nodiscard]] std::chrono::nanoseconds Left(std::chrono::nanoseconds limit, std::chrono::nanoseconds now) const {
+    return lasts_ ? began_ + limit - now : limit;
+  }
+
+ private:
+  bool lasts_ = false;
+  std::chrono::nanoseconds began_{0};
+};
+
 }  // namespace weightwire

@@ -6,8 +6,8 @@
 
 namespace weightwire {
 
-// Each declares a command of `app`. `app` and `files` must outlive what is returned.
-Command AddCodecBench(CLI::App& app);
-Command AddWireBench(CLI::App& app, FileSystem& files);
+// Each declares a command of `app`. `app`, `files` and `global` must outlive what is returned.
+Command AddCodecBench(CLI::App& app, const GlobalOptions& global);
+Command AddWireBench(CLI::App& app, FileSystem& files, const GlobalOptions& global);
 
 }  // namespace weightwire

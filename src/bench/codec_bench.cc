@@ -41,10 +41,9 @@ constexpr std::size_t kMaxRepetitions = 1'000'000;
 struct CodecBenchOptions {
   std::filesystem::path old_path;
   std::filesystem::path new_path;
-  std::size_t threads = 0;
   std::size_t repeat = kMinRepetitions;
   bool ordinary_pages = false;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 using Bytes = std::span<const std::uint8_t>;
@@ -436,10 +435,10 @@ Result<CodecBench> Load(const CodecBenchOptions& options, const Compute& compute
 }
 
 Status RunCodecBench(const CodecBenchOptions& options) {
-  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   WW_TRY(CodecBench bench, Load(options, compute));
   WW_TRY(const CodecFigures figures, bench.Run(options.repeat));
-  if (options.json) {
+  if (options.global->json) {
     ReportJson(figures, bench.layout(), compute, options);
   } else {
     ReportText(figures, bench.layout(), compute, options);
@@ -449,18 +448,17 @@ Status RunCodecBench(const CodecBenchOptions& options) {
 
 }  // namespace
 
-Command AddCodecBench(CLI::App& app) {
+Command AddCodecBench(CLI::App& app, const GlobalOptions& global) {
   const auto options = std::make_shared<CodecBenchOptions>();
+  options->global = &global;
   CLI::App& sub = *app.add_subcommand("codec", "measure encoding and applying against the speed of memory");
   AddPath(sub, "OLD", options->old_path, "the checkpoint before")->required();
   AddPath(sub, "NEW", options->new_path, "the checkpoint after, with the same tensors")->required();
-  AddThreads(sub, options->threads);
   AddNumber(sub, "--repeat", options->repeat, "how often to measure; the best counts")
       ->check(CLI::Range(kMinRepetitions, kMaxRepetitions).description(fmt::format("(at least {})", kMinRepetitions)));
   sub.add_flag(
       "--ordinary-pages", options->ordinary_pages,
       "NEW lies in ordinary pages, as most trainers have their weights, and OLD, the base copy, in large ones");
-  AddJson(sub, options->json);
   sub.footer(
       "Both states and a copy are held in memory. Against the floors (reading both states, or one, once, with the "
       "widest\n"

@@ -5,6 +5,7 @@
 int main(int argc, char** argv) {
   weightwire::KeepFreedMemory();
   weightwire::RealFileSystem files;
+  weightwire::GlobalOptions options;
   weightwire::Program program;
   program.name = "weightwire-bench";
   program.description = "measure weightwire on this machine";
@@ -12,8 +13,8 @@ int main(int argc, char** argv) {
       "Examples:\n"
       "  weightwire-bench codec old.safetensors new.safetensors --threads 1\n"
       "  weightwire-bench wire";
-  program.add_commands = [&files](CLI::App& app) -> std::vector<weightwire::Command> {
-    return {weightwire::AddCodecBench(app), weightwire::AddWireBench(app, files)};
+  program.add_commands = [&files, &options](CLI::App& app) -> std::vector<weightwire::Command> {
+    return {weightwire::AddCodecBench(app, options), weightwire::AddWireBench(app, files, options)};
   };
-  return weightwire::RunProgram(program, argc, argv);
+  return weightwire::RunProgram(program, options, argc, argv);
 }

@@ -41,8 +41,7 @@ struct WireBenchOptions {
   std::uint64_t part_mebibytes = 256;
   std::uint64_t late_versions = 100;
   std::size_t repeat = 7;
-  std::size_t threads = 0;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 struct WireFigures {
@@ -206,7 +205,7 @@ void ReportJson(const WireFigures& f, const Compute& compute, std::size_t repeat
 }
 
 Status RunWireBench(const WireBenchOptions& options, FileSystem& files) {
-  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   std::error_code error;
   const std::filesystem::path parent =
       options.directory.has_value() ? *options.directory : std::filesystem::temp_directory_path(error);
@@ -224,7 +223,7 @@ Status RunWireBench(const WireBenchOptions& options, FileSystem& files) {
   WW_TRY(figures.late, MeasureLateJoiners(setup, options.late_versions));
   constexpr std::uint64_t kMegabyte = 1'000'000;
   WW_TRY(figures.version, MeasureVersions(setup, options.model_megabytes * kMegabyte, options.repeat));
-  if (options.json) {
+  if (options.global->json) {
     ReportJson(figures, compute, options.repeat);
   } else {
     ReportText(figures, compute, options.repeat);
@@ -234,8 +233,9 @@ Status RunWireBench(const WireBenchOptions& options, FileSystem& files) {
 
 }  // namespace
 
-Command AddWireBench(CLI::App& app, FileSystem& files) {
+Command AddWireBench(CLI::App& app, FileSystem& files, const GlobalOptions& global) {
   const auto options = std::make_shared<WireBenchOptions>();
+  options->global = &global;
   CLI::App& sub = *app.add_subcommand("wire", "measure what a version costs a trainer, a bucket and a mirror");
   AddPath(sub, "--dir", options->directory,
           "where bucket and mirror lie while it runs, and so the disk that is measured; the directory for temporary "
@@ -251,8 +251,6 @@ Command AddWireBench(CLI::App& app, FileSystem& files) {
       ->check(CLI::Range(std::uint64_t{1}, kMaxVersions).description(""));
   AddNumber(sub, "--repeat", options->repeat, "how often to measure; the best counts (7 unless given)")
       ->check(CLI::Range(kMinRounds, kMaxRounds).description(fmt::format("(at least {})", kMinRounds)));
-  AddThreads(sub, options->threads);
-  AddJson(sub, options->json);
   sub.footer(
       "A made-up model is published and followed on a directory bucket, one in a hundred weights changed by one ulp "
       "for\n"

@@ -70,7 +70,7 @@ int Finish(const Program& program, const Status& status) {
   return 0;
 }
 
-int ParseAndRun(const Program& program, int argc, const char* const* argv) {
+int ParseAndRun(const Program& program, GlobalOptions& options, int argc, const char* const* argv) {
   CLI::App app(program.description, program.name);
   app.footer(program.footer);
   app.set_version_flag("--version", fmt::format("{} {}", program.name, kVersion), "print the version and exit");
@@ -78,7 +78,10 @@ int ParseAndRun(const Program& program, int argc, const char* const* argv) {
   app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(28);
   app.require_subcommand(0, 1);
+  app.option_defaults()->take_last();
+  AddGlobalOptions(app, options);
   const std::vector<Command> commands = program.add_commands(app);
+  for (const Command& command : commands) command.app->fallthrough();
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version
@@ -98,10 +101,10 @@ int ParseAndRun(const Program& program, int argc, const char* const* argv) {
 
 }  // namespace
 
-int RunProgram(const Program& program, int argc, const char* const* argv) {
+int RunProgram(const Program& program, GlobalOptions& options, int argc, const char* const* argv) {
   int status = 0;
   try {
-    status = ParseAndRun(program, argc, argv);
+    status = ParseAndRun(program, options, argc, argv);
   } catch (const std::bad_alloc&) {
     status = Fail(program, "there is not enough memory", ErrorCode::kIo);
   } catch (const std::system_error& error) {  // of fmt::print, or of a thread that cannot be started
@@ -117,12 +120,13 @@ int RunProgram(const Program& program, int argc, const char* const* argv) {
 
 int RunWeightwire(int argc, const char* const* argv, const CommandTools& tools) {
   const auto add_commands = [&tools](CLI::App& app) -> std::vector<Command> {
-    return {AddDiff(app),          AddApply(app),          AddInspect(app),    AddDigest(app),
-            AddInit(app, tools),   AddPublish(app, tools), AddLog(app, tools), AddCheckout(app, tools),
-            AddFollow(app, tools), AddAnchor(app, tools),  AddGc(app, tools),  AddVerify(app, tools),
+    return {AddDiff(app, tools),   AddApply(app, tools),   AddInspect(app, tools), AddDigest(app, tools),
+            AddInit(app, tools),   AddPublish(app, tools), AddLog(app, tools),     AddCheckout(app, tools),
+            AddFollow(app, tools), AddAnchor(app, tools),  AddGc(app, tools),      AddVerify(app, tools),
             AddLeases(app, tools)};
   };
-  return RunProgram({"weightwire", kDescription, std::string(kFooter) + ExitStatusHelp(), add_commands}, argc, argv);
+  return RunProgram({"weightwire", kDescription, std::string(kFooter) + ExitStatusHelp(), add_commands}, *tools.options,
+                    argc, argv);
 }
 
 void KeepFreedMemory() {

@@ -30,8 +30,9 @@ struct Program {
   std::function<std::vector<Command>(CLI::App&)> add_commands;  // in the order that --help shows
 };
 
-// What main does. Prints --help if no command is named. Returns the exit status (runner/error_kinds.h).
-int RunProgram(const Program& program, int argc, const char* const* argv);
+// What main does. Fills `options` before a command runs. Prints --help if no command is named. Returns the exit status
+// (runner/error_kinds.h).
+int RunProgram(const Program& program, GlobalOptions& options, int argc, const char* const* argv);
 
 // The program `weightwire`.
 int RunWeightwire(int argc, const char* const* argv, const CommandTools& tools);

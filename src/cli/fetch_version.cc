@@ -67,7 +67,9 @@ Result<Workplace> TakeWorkplace(const std::filesystem::path& goal, FileSystem& f
 }  // namespace
 
 Status FetchVersion(const Run& run, const KnownRecord& version, const std::filesystem::path& directory,
-                    bool include_code, const Compute& compute, const InterruptGuard& interrupt, FileSystem& files) {
+                    bool include_code, const Compute& compute, const InterruptGuard& interrupt,
+                    const CommandTools& tools) {
+  FileSystem& files = *tools.files;
   const std::filesystem::path goal = WithoutSlash(directory);
   WW_TRY(const Workplace place, TakeWorkplace(goal, files));
   const std::filesystem::path& partial = place.partial;
@@ -82,7 +84,7 @@ Status FetchVersion(const Run& run, const KnownRecord& version, const std::files
     follower_options.fetch_threads = TransferOptions().threads;
     Follower follower(run, *mirror, NewId(random), follower_options, {&clock, compute.kernels, compute.pool.get()});
     const Progress progress(fmt::format("fetching version {}", version.record.version));
-    TransientRetries retries(interrupt);
+    TransientRetries retries(interrupt, tools.options->RetryFor());
     const Status fetched = FollowTo(follower, version.record.version, [&](const Result<FollowerStep>& step) {
       return retries.After(step.ok() ? Ok() : Status(step.error()));
     });

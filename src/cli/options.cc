@@ -18,12 +18,6 @@ CLI::Option* AddRunAtVersion(CLI::App& app, std::string& run) {
       ->required();
 }
 
-void AddThreads(CLI::App& app, std::size_t& threads) {
-  AddSetting(app, settings::kThreads, threads)->check(CLI::Range(std::size_t{1}, kMaxThreads).description(""));
-}
-
-void AddJson(CLI::App& app, bool& json) { app.add_flag("--json", json, "print JSON, for programs"); }
-
 void AddIncludeCodeInAnchors(CLI::App& app, bool& include_code) {
   app.add_flag("--include-code", include_code,
                "put files into anchors that can run as code when loaded (.py, pickles); readers still have to ask for "

@@ -19,14 +19,9 @@
 
 namespace weightwire {
 
-inline constexpr std::size_t kMaxThreads = 1024;
-
 // RUN, and RUN[@VERSION].
 CLI::Option* AddRun(CLI::App& app, std::string& run, const std::string& text);
 CLI::Option* AddRunAtVersion(CLI::App& app, std::string& run);
-
-void AddThreads(CLI::App& app, std::size_t& threads);
-void AddJson(CLI::App& app, bool& json);
 
 // --include-code of commands that write anchors, and of those that write a directory from them.
 void AddIncludeCodeInAnchors(CLI::App& app, bool& include_code);

@@ -7,13 +7,10 @@
 
 namespace weightwire {
 
-// RetryTransient: attempts in a row at one step, and the pauses between them.
-inline constexpr int kRetryAttempts = 6;
+// RetryTransient: the pauses between the attempts at one step.
 inline constexpr std::chrono::milliseconds kFirstRetryWait{500};
 inline constexpr std::chrono::seconds kLastRetryWait{8};
 
-// weightwire publish gives up after transient errors for this long (--retry-for).
-inline constexpr std::chrono::minutes kPublishRetryFor{10};
 // How long weightwire publish waits for work of which it does not know when it is due.
 inline constexpr std::chrono::milliseconds kPublishIdlePause{100};
 // weightwire gc removes this many objects at a time, because removing mostly waits for the store.

@@ -24,7 +24,7 @@ Result<RunAddress> ParseRunAddress(const std::string& text) {
 }
 
 Result<OpenedRun> OpenRun(const std::string& location, const CommandTools& tools) {
-  WW_TRY(std::unique_ptr<Store> store, tools.open_store(location));
+  WW_TRY(std::unique_ptr<Store> store, tools.open_store(location, StoreRetries::kStore));
   WW_TRY(Run run, Run::Open(*store));
   return OpenedRun{std::move(store), std::move(run)};
 }

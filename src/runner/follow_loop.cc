@@ -75,6 +75,7 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
   ErrorReport report(events);
   Backoff backoff(options.backoff);
   bool has_been_up_to_date = false;
+  Outage outage;
   // The follower goes no further, so that it has nothing to do there and the target syncs the version.
   if (options.until.has_value()) follower.Pin(options.until);
   const auto reached = [&] {
@@ -88,6 +89,7 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
     return events.applied ? events.applied() : Ok();
   };
   for (;;) {
+    const MonotonicTime began = tools.clock->Monotonic();
     const auto step = follower.Step();
     report.SetLeaseError(follower.lease_error());
     if (!step.ok()) {
@@ -98,13 +100,21 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
       if (is_watched && !IsTransient(error)) return error;
       report.Add(error);
       const auto pause = backoff.Next(error);
-      if (is_watched && backoff.failures() >= options.patience) return error;
-      if (!tools.sleeper->SleepFor(WithJitter(pause, *tools.random))) return FollowEnd::kStopped;
+      outage.Add(error, began);
+      const bool may_give_up = is_watched || options.always_gives_up;
+      auto wait = WithJitter(pause, *tools.random);
+      if (may_give_up && IsTransient(error)) {
+        const auto left = outage.Left(options.retry_for, tools.clock->Monotonic());
+        if (left <= std::chrono::nanoseconds(0)) return error;
+        wait = std::min(wait, left);
+      }
+      if (!tools.sleeper->SleepFor(wait)) return FollowEnd::kStopped;
       continue;
     }
     if (report.IsEndedBy(step.value())) {
       report.End();
       backoff.Reset();
+      outage.End();
     }
     if (events.stepped && !events.stepped(step.value())) return FollowEnd::kStopped;
     if (step.value() == FollowerStep::kApply) {

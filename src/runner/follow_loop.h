@@ -34,11 +34,15 @@ struct FollowLoopOptions {
   std::chrono::nanoseconds poll = kPollInterval;
   // The pauses after errors.
   BackoffPolicy backoff{kFirstFollowPause, kLastFollowPause, kSlowFollowPause};
-  // With `once`, or before the follower was up to date once: give up after this many transient errors in a row.
-  int patience = kFollowAttempts;
+  // With `once`, or before the follower was up to date once: give up when nothing but transient errors has happened for
+  // this long. Afterwards, the target stays usable while the store is away, and the loop retries for as long as it
+  // runs, unless `always_gives_up`.
+  std::chrono::nanoseconds retry_for = kRetryFor;
+  bool always_gives_up = false;
 };
 
 struct FollowLoopTools {
+  const Clock* clock = nullptr;
   Sleeper* sleeper = nullptr;
   Random* random = nullptr;
 };

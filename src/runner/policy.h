@@ -15,7 +15,7 @@ inline constexpr std::chrono::seconds kPollInterval{1};
 inline constexpr std::chrono::milliseconds kFirstFollowPause{250};
 inline constexpr std::chrono::seconds kLastFollowPause{30};
 inline constexpr std::chrono::seconds kSlowFollowPause{60};
-// A follower that has never been up to date, or runs once, gives up after this many transient errors in a row.
-inline constexpr int kFollowAttempts = 6;
+// A command gives up once the store could not be reached for this long. The setting retry-for changes it.
+inline constexpr std::chrono::minutes kRetryFor{10};
 
 }  // namespace weightwire

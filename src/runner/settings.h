@@ -90,7 +90,8 @@ inline constexpr Setting kRetryFor{
     .environment = true,
     .note =
         "a publisher, a follower or an engine that lives on retries for as long as it lives; callers in Python give "
-        "a timeout to flush, result or wait",
+        "a timeout to flush, result or wait. `follow` that was up to date once retries without end unless this is "
+        "given",
 };
 
 // --- publishers ---

@@ -65,5 +65,20 @@ TEST(Backoff, NeverOverflowsHoweverOftenItFails) {
   for (int i = 0; i < 1000; ++i) EXPECT_LE(backoff.Next(), seconds(60));
 }
 
+TEST(Outage, CountsFromTheBeginningOfWhatFailedFirst) {
+  const Error transient(ErrorCode::kUnavailable, "");
+  Outage outage;
+  EXPECT_EQ(outage.Left(seconds(8), seconds(9)), seconds(8));
+  outage.Add(transient, seconds(1));
+  outage.Add(transient, seconds(5));
+  EXPECT_EQ(outage.Left(seconds(10), seconds(9)), seconds(2));
+  EXPECT_LT(outage.Left(seconds(7), seconds(9)), seconds(0));
+  outage.Add(Error(ErrorCode::kRefused, ""), seconds(6));
+  EXPECT_EQ(outage.Left(seconds(8), seconds(9)), seconds(8));
+  outage.Add(transient, seconds(7));
+  outage.End();
+  EXPECT_EQ(outage.Left(seconds(8), seconds(9)), seconds(8));
+}
+
 }  // namespace
 }  // namespace weightwire

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/policy.h"
+#include "runner/policy.h"
 
 namespace weightwire {
 namespace {
@@ -112,7 +112,7 @@ TEST(AddSetting, HelpSaysTheDefault) {
 }
 
 TEST(Settings, HaveTheDefaultsOfThePolicyFiles) {
-  EXPECT_EQ(ParseDuration(std::string(settings::kRetryFor.default_text)).value(), kPublishRetryFor);
+  EXPECT_EQ(ParseDuration(std::string(settings::kRetryFor.default_text)).value(), kRetryFor);
 }
 
 }  // namespace

@@ -184,7 +184,8 @@ int main(int argc, char** argv) {
   weightwire::SystemRandom random;
   weightwire::CommandTools tools;
   tools.files = &files;
-  tools.open_store = [&](const std::string& location) -> weightwire::Result<std::unique_ptr<weightwire::Store>> {
+  tools.open_store = [&](const std::string& location,
+                         weightwire::StoreRetries retries) -> weightwire::Result<std::unique_ptr<weightwire::Store>> {
     weightwire::OpenOptions open;
     open.clock = &clock;
     WW_TRY(auto backend, weightwire::OpenBackend(location, open));
@@ -192,6 +193,7 @@ int main(int argc, char** argv) {
     wrap.clock = &clock;
     wrap.sleeper = &sleeper;
     wrap.random = &random;
+    weightwire::SetStoreOptions(*tools.options, retries, wrap);
     return weightwire::WrapStore(std::make_unique<weightwire::DyingStore>(std::move(backend), fate), wrap);
   };
   return weightwire::RunWeightwire(argc, argv, tools);

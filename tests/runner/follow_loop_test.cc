@@ -81,7 +81,7 @@ class FollowLoopTest : public ::testing::Test {
     }
     return *follower_;
   }
-  Result<FollowEnd> Loop() { return RunFollower(follower(), options_, {&sleeper_, &random_}, events_); }
+  Result<FollowEnd> Loop() { return RunFollower(follower(), options_, {&clock_, &sleeper_, &random_}, events_); }
 
   ManualClock clock_;
   MemoryStore memory_{&clock_};
@@ -316,15 +316,38 @@ TEST_F(FollowLoopTest, FailsAtOnceWhereAPersonWatches) {
   EXPECT_TRUE(sleeper_.waits.empty());
 }
 
-TEST_F(FollowLoopTest, IsPatientForAWhileWhereAPersonWatches) {
+TEST_F(FollowLoopTest, RetriesForTheGivenTimeWhereAPersonWatches) {
   maker_.Publish();
   store_.FailReads(Error(ErrorCode::kUnavailable, "overload"), 4);
   options_.once = true;
+  options_.retry_for = seconds(30);
   EXPECT_EQ(Loop().value(), FollowEnd::kUpToDate);
   EXPECT_EQ(sleeper_.waits.size(), 4U);
   store_.FailReads(Error(ErrorCode::kUnavailable, "overload"));
+  const auto before = clock_.Monotonic();
   EXPECT_EQ(Loop().error().message(), "overload");
-  EXPECT_EQ(sleeper_.waits.size(), 9U);
+  EXPECT_EQ(clock_.Monotonic() - before, seconds(30));
+}
+
+TEST_F(FollowLoopTest, AFollowerThatWasUpToDateGivesUpOnlyIfItIsTold) {
+  for (const bool gives_up : {false, true}) {
+    maker_.Publish();
+    options_.retry_for = seconds(30);
+    options_.always_gives_up = gives_up;
+    sleeper_.waits.clear();
+    store_.FailReads(std::nullopt);
+    sleeper_.during = [&](std::size_t number) {
+      if (number == 1) store_.FailReads(Error(ErrorCode::kUnavailable, "overload"));
+      return number < 100;
+    };
+    const auto end = Loop();
+    if (gives_up) {
+      EXPECT_EQ(end.error().message(), "overload");
+      EXPECT_LT(sleeper_.waits.size(), 20U);
+    } else {
+      EXPECT_EQ(end.value(), FollowEnd::kStopped);
+    }
+  }
 }
 
 TEST_F(FollowLoopTest, WhatNoWaitingMendsEndsIt) {

@@ -196,7 +196,7 @@ class FollowerThread {
             world.progress.Reach(who, follower.status().held.value());
             return Ok();
           };
-          const auto end = RunFollower(follower, loop, {&sleeper_, &random}, events);
+          const auto end = RunFollower(follower, loop, {&world.bucket.clock(), &sleeper_, &random}, events);
           if (!end.ok()) {
             ADD_FAILURE() << "follower " << who << ": " << end.error().message();
             world.progress.End();

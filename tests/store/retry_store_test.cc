@@ -70,6 +70,23 @@ TEST_F(RetryStoreTest, ItEndsAtTheDeadline) {
   EXPECT_GT(faulty_->Calls("stat"), 10);
 }
 
+TEST_F(RetryStoreTest, AnOutageHasOneDeadlineForAllCalls) {
+  RetryPolicy policy = policy_;
+  policy.across_calls = true;
+  auto owned = std::make_unique<FaultyStore>(&clock_);
+  FaultyStore& faulty = *owned;
+  RetryStore store(std::move(owned), policy, &clock_, &sleeper_, &random_);
+  ASSERT_TRUE(faulty.memory().Put("a", BytesOf("x")).ok());
+  faulty.PlanAlways("stat", Fault::kUnavailable);
+  for (int i = 0; i < 5; ++i) ExpectError(store.Stat("a"), ErrorCode::kUnavailable);
+  EXPECT_EQ(clock_.Monotonic(), policy.deadline);
+  // An answer, even a refusal, ends the outage.
+  ExpectError(store.Get("b", kSmall), ErrorCode::kNotFound);
+  const auto before = clock_.Monotonic();
+  ExpectError(store.Stat("a"), ErrorCode::kUnavailable);
+  EXPECT_EQ(clock_.Monotonic() - before, policy.deadline);
+}
+
 TEST_F(RetryStoreTest, WhatWillNotPassIsNotTriedAgain) {
   faulty_->PlanAlways("get", Fault::kRefused);
   ExpectError(store_->Get("a", kSmall), ErrorCode::kRefused);

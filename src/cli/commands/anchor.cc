@@ -13,6 +13,7 @@
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
 #include "cli/fetch_version.h"
+#include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -34,8 +35,7 @@ struct AnchorCommandOptions {
   // A directory that holds the version: a mirror, or any checkpoint of it. None: it is fetched first.
   std::optional<std::filesystem::path> from;
   bool include_code = false;  // what could run as code too
-  std::size_t threads = 0;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 // Which version the directory holds: as the mirror says, or found by its digest.
@@ -57,14 +57,15 @@ Result<KnownRecord> VersionOf(const Run& run, const Checkpoint& checkpoint, cons
                                                  run.store().Name(), ToHex(state)));
 }
 
-Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Checkpoint& checkpoint, bool include_code,
-                          FileSystem& files, const Compute& compute, const InterruptGuard& interrupt) {
+Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Checkpoint& checkpoint,
+                          const AnchorCommandOptions& command, FileSystem& files, const Compute& compute,
+                          const InterruptGuard& interrupt) {
   WW_TRY(const Layout layout, run.ReadLayout(version.record.layout));
   WW_TRY(Checkpoint view, checkpoint.ViewAs(layout));
   AnchorOptions options;
   options.file_system = &files;
   if (!checkpoint.directory().empty()) {
-    WW_TRY(ExtraFiles extra, FindExtraFiles(files, checkpoint.directory(), include_code));
+    WW_TRY(ExtraFiles extra, FindExtraFiles(files, checkpoint.directory(), command.include_code));
     options.extra = std::move(extra.files);
     for (const std::string& sentence : extra.left_out) fmt::print(stderr, "weightwire: {}\n", sentence);
   }
@@ -74,7 +75,7 @@ Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Chec
   AnchorWriter writer(run, subject, std::make_shared<CheckpointSource>(std::move(view)), options, *compute.kernels);
   Progress progress(fmt::format("writing an anchor of version {}", version.record.version), layout.total_bytes());
   std::uint64_t sent = 0;
-  WW_RETURN_IF_ERROR(RetryTransient(interrupt, [&]() -> Result<bool> {
+  WW_RETURN_IF_ERROR(RetryTransient(interrupt, command.global->RetryFor(), [&]() -> Result<bool> {
     WW_TRY(const bool done, writer.Step());
     progress.Add(writer.bytes_sent() - sent);
     sent = writer.bytes_sent();
@@ -85,7 +86,7 @@ Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Chec
 
 Status RunAnchor(const AnchorCommandOptions& options, const CommandTools& tools) {
   WW_TRY(const RunAddress address, ParseRunAddress(options.run));
-  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   WW_TRY(const OpenedRun opened, OpenRun(address.location, tools));
   const Run& run = opened.run;
   WW_RETURN_IF_ERROR(run.CheckMayWrite());
@@ -110,8 +111,7 @@ Status RunAnchor(const AnchorCommandOptions& options, const CommandTools& tools)
       const auto folder = std::filesystem::temp_directory_path(error);
       if (error) return SystemError("find", "the directory for temporary files", error.value());
       fetched.emplace(*tools.files, TemporarySibling(folder / "weightwire-anchor"));
-      WW_RETURN_IF_ERROR(
-          FetchVersion(run, *version, fetched->path(), options.include_code, compute, interrupt, *tools.files));
+      WW_RETURN_IF_ERROR(FetchVersion(run, *version, fetched->path(), options.include_code, compute, interrupt, tools));
       directory = fetched->path();
     }
     WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(directory));
@@ -122,10 +122,10 @@ Status RunAnchor(const AnchorCommandOptions& options, const CommandTools& tools)
                                                        version->record.version, *address.version));
       }
     }
-    WW_TRY(anchor, Write(run, *version, checkpoint, options.include_code, *tools.files, compute, interrupt));
+    WW_TRY(anchor, Write(run, *version, checkpoint, options, *tools.files, compute, interrupt));
   }
   const AnchorManifest& manifest = anchor->manifest;
-  if (options.json) {
+  if (options.global->json) {
     JsonOutput json;
     json["version"] = manifest.name.version;
     json["id"] = ToHex(manifest.name.id);
@@ -144,13 +144,13 @@ Status RunAnchor(const AnchorCommandOptions& options, const CommandTools& tools)
 
 Command AddAnchor(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<AnchorCommandOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("anchor", "write a full checkpoint of a version into the bucket");
   AddRunAtVersion(sub, options->run);
   AddPath(sub, "--from", options->from,
           "a directory that holds a version, such as a mirror; otherwise the version is fetched first");
   AddIncludeCodeInAnchors(sub, options->include_code);
-  AddThreads(sub, options->threads);
-  AddJson(sub, options->json);
+  AddStoreOptions(sub, *tools.options);
   sub.footer(
       "Late followers begin at the nearest anchor, and gc can remove the deltas before it. Anybody who holds a "
       "version\n"

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "cli/checkpoints.h"
 #include "cli/commands/commands.h"
+#include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -33,8 +34,7 @@ struct ApplyOptions {
   std::vector<std::filesystem::path> deltas;  // in order
   std::optional<std::filesystem::path> output;
   bool in_place = false;
-  std::size_t threads = 0;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 // The base, the state after all deltas seen through it, and the way there.
@@ -116,7 +116,7 @@ void Report(const ApplyOptions& options, const StagedChange& change, const std::
   std::uint64_t changed = 0;
   for (const StagedTensor& tensor : change.tensors()) changed += tensor.changed();
   const std::filesystem::path& result = options.in_place ? options.base : *options.output;
-  if (options.json) {
+  if (options.global->json) {
     JsonOutput json;
     json["output"] = result.string();
     json["deltas"] = options.deltas.size();
@@ -147,7 +147,7 @@ Status CheckOptions(const ApplyOptions& options) {
 
 Status RunApply(const ApplyOptions& options) {
   WW_RETURN_IF_ERROR(CheckOptions(options));
-  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   RealFileSystem files;
   const InPlaceTools in_place{files, *compute.kernels, *compute.pool};
   std::optional<UpdateLock> lock;
@@ -155,11 +155,12 @@ Status RunApply(const ApplyOptions& options) {
     WW_TRY(UpdateLock taken, UpdateLock::Take(options.base));
     lock.emplace(std::move(taken));
     WW_TRY(const bool finished, FinishPendingUpdate(options.base, in_place));
-    if (finished && !options.json) fmt::print("{}: finished the update that was pending\n", options.base.string());
+    if (finished && !options.global->json)
+      fmt::print("{}: finished the update that was pending\n", options.base.string());
     if (options.deltas.empty()) {
       WW_RETURN_IF_ERROR(OpenCheckpoint(options.base));
-      if (!finished && !options.json) fmt::print("{}: no update is pending\n", options.base.string());
-      if (options.json) PrintJson({{"finished", finished}});
+      if (!finished && !options.global->json) fmt::print("{}: no update is pending\n", options.base.string());
+      if (options.global->json) PrintJson({{"finished", finished}});
       return Ok();
     }
   }
@@ -183,8 +184,9 @@ Status RunApply(const ApplyOptions& options) {
 
 }  // namespace
 
-Command AddApply(CLI::App& app) {
+Command AddApply(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<ApplyOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("apply", "apply deltas to a checkpoint, to a copy or in place");
   AddPath(sub, "BASE", options->base, "the checkpoint the first delta was made for")->required();
   sub.add_option_function<std::vector<std::string>>(
@@ -192,13 +194,12 @@ Command AddApply(CLI::App& app) {
          [options](const std::vector<std::string>& given) { options->deltas.assign(given.begin(), given.end()); },
          "deltas, in the order in which they follow each other")
       ->type_name("PATH")
-      ->expected(0, -1);
+      ->expected(0, -1)
+      ->take_all();
   AddPath(sub, "-o,--output", options->output,
           "write the result here, in the form of BASE, with what lies beside its weights; must not exist");
   sub.add_flag("--in-place", options->in_place,
                "change BASE itself; a crash at any point is mended by running 'weightwire apply --in-place BASE'");
-  AddThreads(sub, options->threads);
-  AddJson(sub, options->json);
   sub.footer(
       "Everything is checked before the first byte is written: the delta's hash, the digest of the whole base, and "
       "the\n"

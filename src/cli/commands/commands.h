@@ -9,10 +9,10 @@ namespace weightwire {
 // Each declares a command of `app`. `app` and `tools` must outlive what is returned.
 
 // Two checkpoints, or a checkpoint and a delta:
-Command AddDiff(CLI::App& app);
-Command AddApply(CLI::App& app);
-Command AddInspect(CLI::App& app);
-Command AddDigest(CLI::App& app);
+Command AddDiff(CLI::App& app, const CommandTools& tools);
+Command AddApply(CLI::App& app, const CommandTools& tools);
+Command AddInspect(CLI::App& app, const CommandTools& tools);
+Command AddDigest(CLI::App& app, const CommandTools& tools);
 
 // A run:
 Command AddInit(CLI::App& app, const CommandTools& tools);

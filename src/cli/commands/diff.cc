@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "cli/checkpoints.h"
 #include "cli/commands/commands.h"
+#include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -36,10 +37,9 @@ struct DiffOptions {
   std::optional<std::filesystem::path> delta_path;  // where the delta is to be written, if it is
   bool replace_delta = false;                       // even if there is a file of that name
   std::string mode = "auto";
-  std::size_t threads = 0;
   bool compare = true;       // with what other systems' formats take
   bool all_tensors = false;  // unchanged ones too
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 struct Totals {
@@ -277,7 +277,7 @@ Status RunDiff(const DiffOptions& options) {
                    fmt::format("{} cannot be written: it is one of the two checkpoints", options.delta_path->string()));
     }
   }
-  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   WW_TRY(const Checkpoint old_state, OpenCheckpoint(options.old_path));
   WW_TRY(const Checkpoint new_state, OpenCheckpoint(options.new_path));
   const StatePair pair{old_state.layout(), new_state.layout(), TensorBytes(old_state), TensorBytes(new_state)};
@@ -300,7 +300,7 @@ Status RunDiff(const DiffOptions& options) {
     for (const PeerBytes& peer : *result.peers) *result.peers_total += peer;
   }
   if (options.delta_path.has_value()) WW_RETURN_IF_ERROR(WriteDelta(options, delta.file));
-  if (options.json) {
+  if (options.global->json) {
     ReportJson(result, options);
   } else {
     ReportText(result, options);
@@ -310,8 +310,9 @@ Status RunDiff(const DiffOptions& options) {
 
 }  // namespace
 
-Command AddDiff(CLI::App& app) {
+Command AddDiff(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<DiffOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("diff", "show what changed between two checkpoints and what it costs to send");
   AddPath(sub, "OLD", options->old_path, "the checkpoint before")->required();
   AddPath(sub, "NEW", options->new_path, "the checkpoint after; tensors may have been added, removed or reshaped")
@@ -326,8 +327,6 @@ Command AddDiff(CLI::App& app) {
   sub.add_flag_callback(
       "--no-compare", [options] { options->compare = false; },
       "do not work out what other formats (TRL, slime) would take; that can be slow");
-  AddThreads(sub, options->threads);
-  AddJson(sub, options->json);
   sub.footer(
       "'bytes' of a tensor are those of its changes; the file also holds an index, tables and hashes. 'per changed' "
       "are\n"

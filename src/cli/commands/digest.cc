@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "cli/checkpoints.h"
 #include "cli/commands/commands.h"
+#include "cli/global_options.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/text.h"
@@ -19,8 +20,7 @@ namespace {
 struct DigestOptions {
   std::filesystem::path checkpoint;
   bool tensors = false;  // each tensor's digest too
-  std::size_t threads = 0;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 void ReportJson(const Layout& layout, const std::vector<Digest>& digests, const DigestOptions& options) {
@@ -56,10 +56,10 @@ void ReportText(const Layout& layout, const std::vector<Digest>& digests, const 
 }
 
 Status RunDigest(const DigestOptions& options) {
-  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
   const std::vector<Digest> digests = DigestInFull(checkpoint, "digesting " + options.checkpoint.string(), compute);
-  if (options.json) {
+  if (options.global->json) {
     ReportJson(checkpoint.layout(), digests, options);
   } else {
     ReportText(checkpoint.layout(), digests, options);
@@ -69,13 +69,12 @@ Status RunDigest(const DigestOptions& options) {
 
 }  // namespace
 
-Command AddDigest(CLI::App& app) {
+Command AddDigest(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<DigestOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("digest", "show the digest that names a checkpoint's state");
   AddPath(sub, "CHECKPOINT", options->checkpoint, "the checkpoint")->required();
   sub.add_flag("--tensors", options->tensors, "the digest of each tensor too");
-  AddThreads(sub, options->threads);
-  AddJson(sub, options->json);
   sub.footer(
       "Two checkpoints have the same state digest exactly when names, types, shapes and bits of their tensors are the\n"
       "same, however they are spread over files.\n"

@@ -18,9 +18,11 @@
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
 #include "cli/exec_command.h"
+#include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"
+#include "cli/retry.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/vllm_server.h"
@@ -50,8 +52,7 @@ struct FollowOptions {
   MirrorOptions mirror{.check = true};
   FollowerOptions follower;
   std::chrono::milliseconds poll = kPollInterval;
-  std::size_t threads = 0;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 void PrintEvent(const JsonOutput& json) {
@@ -61,7 +62,7 @@ void PrintEvent(const JsonOutput& json) {
 
 void PrintEnd(const FollowOptions& options, FollowEnd end, const FollowerStatus& status) {
   const char* reason = end == FollowEnd::kReached ? "reached" : end == FollowEnd::kStopped ? "stopped" : "up to date";
-  if (options.json) {
+  if (options.global->json) {
     PrintEvent({{"event", "end"},
                 {"reason", reason},
                 {"version", OrNull(status.held)},
@@ -101,7 +102,7 @@ class Reporter {
     const auto took = clock_.Monotonic() - std::exchange(began_, std::nullopt).value_or(clock_.Monotonic());
     const std::optional<Version> from = std::exchange(held_, record.version);
     line_.Erase();
-    if (options_.json) {
+    if (options_.global->json) {
       PrintEvent({{"event", "version"},
                   {"version", record.version},
                   {"step", record.step},
@@ -120,10 +121,10 @@ class Reporter {
 
   void Troubled(const std::optional<Error>& error) {
     line_.Erase();
-    if (options_.json && error.has_value()) {
+    if (options_.global->json && error.has_value()) {
       PrintEvent(
           {{"event", "trouble"}, {"code", std::string(KindOf(error->code()).name)}, {"error", error->message()}});
-    } else if (options_.json) {
+    } else if (options_.global->json) {
       PrintEvent({{"event", "trouble_over"}});
     } else if (error.has_value()) {
       fmt::print(stderr, "weightwire: {}; trying again\n", error->message());
@@ -135,7 +136,7 @@ class Reporter {
   // The server of --vllm holds the version.
   void Served(Version version) {
     line_.Erase();
-    if (options_.json) {
+    if (options_.global->json) {
       PrintEvent({{"event", "served"}, {"version", version}});
       return;
     }
@@ -267,6 +268,8 @@ class Session {
     loop.once = options_.once;
     loop.until = options_.until;
     loop.poll = options_.poll;
+    loop.retry_for = options_.global->RetryFor();
+    loop.always_gives_up = options_.global->retry_for.has_value();
     loop.every_version = options_.follower.every_version;
     FollowLoopEvents events;
     events.stepped = [this](FollowerStep step) { return Stepped(step); };
@@ -276,8 +279,9 @@ class Session {
       WW_RETURN_IF_ERROR(UpdateServer());
       return RunCommand();
     };
+    SystemClock clock;
     SystemRandom random;
-    auto end = RunFollower(follower_, loop, {&sleeper_, &random}, events);
+    auto end = RunFollower(follower_, loop, {&clock, &sleeper_, &random}, events);
     const Status synced = mirror_.Sync();
     const Status left = follower_.ReleaseLease();
     if (!end.ok()) return end.error();
@@ -352,13 +356,15 @@ class Session {
 
 Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
   WW_RETURN_IF_ERROR(CheckOptions(options));
-  WW_TRY(const Compute compute, Compute::Make(options.threads));
-  WW_TRY(const auto store, tools.open_store(options.run));
-  if (options.once) {
-    const auto there = Run::Open(*store);
-    if (!there.ok()) return there.error();
-  }
+  WW_TRY(const Compute compute, Compute::Make(options.global->threads));
+  WW_TRY(const auto store, tools.open_store(options.run, StoreRetries::kCaller));
   const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
+  // Without --once it waits for the run.
+  WW_RETURN_IF_ERROR(RetryTransient(interrupt, options.global->RetryFor(), [&]() -> Result<bool> {
+    const auto run = Run::Open(*store);
+    const bool may_be_missing = !options.once && !run.ok() && run.error().code() == ErrorCode::kNotFound;
+    return run.ok() || may_be_missing ? Result<bool>(true) : Result<bool>(run.error());
+  }));
   InterruptSleeper sleeper = options.timeout.has_value() ? InterruptSleeper(*options.timeout) : InterruptSleeper();
   WW_TRY(const auto mirror, OpenMirrorFor(options, *tools.files, compute));
   WW_TRY(const std::optional<Run> run, RunToFollow(options, *store, *mirror, sleeper));
@@ -390,6 +396,7 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
 
 Command AddFollow(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<FollowOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("follow", "keep a directory at the newest version of a run");
   AddRun(sub, options->run, "the run; made, or waited for, if there is none");
   AddPath(sub, "DIR", options->directory, "the mirror: a Hugging Face directory; made if there is none")->required();
@@ -425,8 +432,7 @@ Command AddFollow(CLI::App& app, const CommandTools& tools) {
   sub.add_flag_callback(
       "--no-lease", [options] { options->follower.keep_lease = false; },
       "write nothing to the bucket, so keep no lease; what is needed is then protected by gc's minimum age alone");
-  AddThreads(sub, options->threads);
-  sub.add_flag("--json", options->json, "print a line of JSON for each event, for programs");
+  AddStoreOptions(sub, *tools.options);
   sub.footer(
       "Each version is fetched, checked and decoded before a byte of the mirror changes; a crash at any point leaves "
       "the\n"

@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
+#include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -26,7 +27,7 @@ namespace {
 struct GcCommandOptions {
   std::string run;
   GcOptions gc;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 JsonOutput ToJsonOutput(const GcAmount& amount) { return {{"objects", amount.objects}, {"bytes", amount.bytes}}; }
@@ -88,7 +89,7 @@ Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
   Status done;
   {
     LiveLine line;
-    done = RetryTransient(interrupt, [&]() -> Result<bool> {
+    done = RetryTransient(interrupt, options.global->RetryFor(), [&]() -> Result<bool> {
       WW_TRY(const GcStep step, collector.Step());
       line.Show(step.text);
       if (step.what == GcStep::What::kWaits) {
@@ -106,7 +107,7 @@ Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
                                           : "interrupted; what was marked goes with the next gc");
   }
   if (!done.ok()) return done.error();
-  if (options.json) {
+  if (options.global->json) {
     ReportJson(options, collector);
   } else {
     ReportText(options, collector);
@@ -118,6 +119,7 @@ Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
 
 Command AddGc(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<GcCommandOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("gc", "remove old deltas and anchors that nobody needs");
   AddRun(sub, options->run, "the run");
   AddNumber(sub, "--keep-anchors", options->gc.policy.anchors,
@@ -128,7 +130,7 @@ Command AddGc(CLI::App& app, const CommandTools& tools) {
   AddDuration(sub, "--grace", options->gc.grace,
               "wait so long between marking what goes and removing it (15m unless given)");
   sub.add_flag("--dry-run", options->gc.dry_run, "only show what would go");
-  AddJson(sub, options->json);
+  AddStoreOptions(sub, *tools.options);
   sub.footer(
       "What an active lease needs stays. Records are never removed. A gc that is cut off is taken up by the next one.\n"
       "Times like 30s, 15m, 24h or 7d; all are compared by the store's own clock.\n"

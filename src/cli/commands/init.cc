@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
+#include "cli/global_options.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "log/run.h"
@@ -20,11 +21,11 @@ struct InitOptions {
   std::string run;
   // Go on where the store does not honour put-if-absent, and record that there is one writer.
   bool single_writer = false;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 Status RunInit(const InitOptions& options, const CommandTools& tools) {
-  WW_TRY(const auto store, tools.open_store(options.run));
+  WW_TRY(const auto store, tools.open_store(options.run, StoreRetries::kStore));
   bool made = false;
   WW_TRY(const Run run, InitRun(*store, options.single_writer, &made));
   if (!made && options.single_writer && !run.manifest().single_writer) {
@@ -42,7 +43,7 @@ Status RunInit(const InitOptions& options, const CommandTools& tools) {
     fmt::print(stderr, "weightwire: anybody can read {} without credentials, and so every version of the model\n",
                options.run);
   }
-  if (options.json) {
+  if (options.global->json) {
     JsonOutput json;
     json["run"] = ToHex(run.id());
     json["location"] = options.run;
@@ -65,11 +66,12 @@ Status RunInit(const InitOptions& options, const CommandTools& tools) {
 
 Command AddInit(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<InitOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("init", "make a run: one chain of versions in a bucket or a directory");
   AddRun(sub, options->run, "where: a URL or a path");
   sub.add_flag("--single-writer", options->single_writer,
                "go on where the store cannot keep two publishers apart, and record that there will only ever be one");
-  AddJson(sub, options->json);
+  AddStoreOptions(sub, *tools.options);
   sub.footer(
       "Finds out first whether the store refuses to create an object twice, which is what keeps two publishers apart.\n"
       "Where there is a run already, its id is shown and nothing is changed. 'publish' makes the run by itself.\n"

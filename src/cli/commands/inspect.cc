@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "cli/checkpoints.h"
 #include "cli/commands/commands.h"
+#include "cli/global_options.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/text.h"
@@ -30,7 +31,7 @@ struct InspectOptions {
   // Where names come from, if anywhere: a checkpoint the delta applies to or leads to, or a layout's canonical JSON.
   std::optional<std::filesystem::path> base;
   std::optional<std::filesystem::path> layout;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 // Time in which half of what can change has changed (spec/FORMAT.md, "Positions").
@@ -314,7 +315,7 @@ Status RunInspect(const InspectOptions& options) {
   inspected.payload_bytes = view.Find(kPayloadEntry)->bytes.size();
   inspected.header_bytes =
       delta.file.size_bytes() - delta.file.index_bytes() - delta.file.tables_bytes() - inspected.payload_bytes;
-  if (options.json) {
+  if (options.global->json) {
     ReportJson(inspected, options);
   } else {
     ReportText(inspected, options);
@@ -324,14 +325,14 @@ Status RunInspect(const InspectOptions& options) {
 
 }  // namespace
 
-Command AddInspect(CLI::App& app) {
+Command AddInspect(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<InspectOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("inspect", "show what is in a delta file");
   AddPath(sub, "DELTA", options->delta, "the file")->required();
   CLI::Option* base =
       AddPath(sub, "--base", options->base, "a checkpoint it applies or leads to, for the tensors' names");
   AddPath(sub, "--layout", options->layout, "a layout's canonical JSON, for the same")->excludes(base);
-  AddJson(sub, options->json);
   sub.footer(
       "Tensors are named by their index in the layout after the change (#17) unless a base or a layout is given.\n"
       "\n"

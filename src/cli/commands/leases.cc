@@ -9,6 +9,7 @@
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
 #include "cli/followers.h"
+#include "cli/global_options.h"
 #include "cli/options.h"
 #include "cli/run_access.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 struct LeasesOptions {
   std::string run;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 Status RunLeases(const LeasesOptions& options, const CommandTools& tools) {
@@ -26,7 +27,7 @@ Status RunLeases(const LeasesOptions& options, const CommandTools& tools) {
   const std::optional<Version> newest_version =
       newest.has_value() ? std::optional(newest->record.version) : std::nullopt;
   WW_TRY(const Followers followers, ReadFollowers(opened.run, newest_version));
-  if (options.json) {
+  if (options.global->json) {
     JsonOutput json;
     json["run"] = ToHex(opened.run.id());
     json["newest"] = OrNull(newest_version);
@@ -51,9 +52,10 @@ Status RunLeases(const LeasesOptions& options, const CommandTools& tools) {
 
 Command AddLeases(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<LeasesOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("leases", "show who follows a run, and what they still need");
   AddRun(sub, options->run, "the run");
-  AddJson(sub, options->json);
+  AddStoreOptions(sub, *tools.options);
   sub.footer(
       "A follower keeps a lease in the bucket so that gc leaves what it needs. One that is not renewed expires, and\n"
       "counts no more. Followers that may only read keep none, and are not shown.\n"

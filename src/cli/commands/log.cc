@@ -19,6 +19,7 @@
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
 #include "cli/followers.h"
+#include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -35,7 +36,7 @@ struct LogOptions {
   std::string run;
   std::optional<std::uint64_t> last;  // only so many of the newest versions
   bool watch = false;                 // go on with what comes
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 // Unless told otherwise: a record costs a request, and a run may have hundreds of thousands.
@@ -210,7 +211,7 @@ Status RunLog(const LogOptions& options, const CommandTools& tools) {
   WW_TRY(const auto newest, run.FindNewest(std::nullopt));
   const std::uint64_t count = newest.has_value() ? newest->record.version + 1 : 0;
   // A person wants the newest; a program that asks once gets all.
-  const std::uint64_t shown = options.last.value_or(options.json && !options.watch ? count : kShownVersions);
+  const std::uint64_t shown = options.last.value_or(options.global->json && !options.watch ? count : kShownVersions);
   const Version first = count - std::min(count, shown);
   Reader reader(run);
   std::vector<Line> lines;
@@ -229,11 +230,11 @@ Status RunLog(const LogOptions& options, const CommandTools& tools) {
     }
   }
   const std::optional<Version> newest_version = count > 0 ? std::optional(count - 1) : std::nullopt;
-  if (options.json && options.watch) {
+  if (options.global->json && options.watch) {
     for (const Line& line : lines) PrintJsonLine(ToJsonOutput(line));
     return Watch(run, reader, count, true);
   }
-  if (options.json) {
+  if (options.global->json) {
     JsonOutput json;
     json["run"] = ToHex(run.id());
     json["location"] = options.run;
@@ -266,11 +267,12 @@ Status RunLog(const LogOptions& options, const CommandTools& tools) {
 
 Command AddLog(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<LogOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("log", "show the versions of a run, what they cost, and who follows");
   AddRun(sub, options->run, "the run");
   AddNumber(sub, "--last", options->last, "so many of the newest versions (100; with --json and without --watch, all)");
   sub.add_flag("--watch", options->watch, "go on with each version that comes, until interrupted");
-  AddJson(sub, options->json);
+  AddStoreOptions(sub, *tools.options);
   sub.footer(
       "'bytes' of a version are those of its delta; of a version that has none (the first one, or a rebase) they are\n"
       "those of its anchor. 'anchor' says that the bucket holds a complete checkpoint of that version now.\n"

@@ -18,6 +18,7 @@
 #include "cli/checkpoints.h"
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
+#include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -46,10 +47,7 @@ struct PublishOptions {
   bool single_writer = false;       // if the run has to be made
   bool include_code = false;        // into anchors, what could run as code too
   bool drop_lost_versions = false;  // what is spooled and another publisher has taken the place of
-  // How long to go on when the store cannot be reached.
-  std::chrono::seconds retry_for = kPublishRetryFor;
-  std::size_t threads = 0;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 using std::chrono::nanoseconds;
@@ -69,6 +67,7 @@ class WorkLoop {
   Status WorkUntil(const Finished& finished) {
     while (!finished()) {
       if (InterruptGuard::interrupted()) return Error(ErrorCode::kIo, "interrupted");
+      work_began_ = clock_.Monotonic();
       if (publisher_.Work()) {
         WW_RETURN_IF_ERROR(CheckError());
         continue;
@@ -102,16 +101,15 @@ class WorkLoop {
     if (status.stopped.has_value()) return *status.stopped;
     const std::optional<Error>& failed = count_anchors_ ? status.anchor_error : status.last_error;
     if (!failed.has_value()) {
-      began_.reset();
+      outage_.End();
+      told_ = false;
       return Ok();
     }
     const Error& error = *failed;
     if (!IsTransient(error)) return error;
-    if (!began_.has_value()) {
-      began_ = clock_.Monotonic();
-      fmt::print(stderr, "weightwire: {}; trying again\n", error.message());
-    }
-    return clock_.Monotonic() - *began_ > options_.retry_for ? Status(error) : Ok();
+    outage_.Add(error, work_began_);
+    if (!std::exchange(told_, true)) fmt::print(stderr, "weightwire: {}; trying again\n", error.message());
+    return outage_.Left(options_.global->RetryFor(), clock_.Monotonic()) <= nanoseconds(0) ? Status(error) : Ok();
   }
 
   Publisher& publisher_;
@@ -119,7 +117,9 @@ class WorkLoop {
   const std::filesystem::path& state_directory_;
   const Clock& clock_;
   bool count_anchors_ = false;
-  std::optional<nanoseconds> began_;  // when the present error began
+  nanoseconds work_began_{0};
+  Outage outage_;
+  bool told_ = false;  // of the outage
 };
 
 struct Outcome {
@@ -249,9 +249,9 @@ Status WriteDueAnchor(Publisher& publisher, WorkLoop& work, Outcome& outcome) {
 
 Status RunPublish(const PublishOptions& options, const CommandTools& tools) {
   const auto started = std::chrono::steady_clock::now();
-  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
-  WW_TRY(const auto store, tools.open_store(options.run));
+  WW_TRY(const auto store, tools.open_store(options.run, StoreRetries::kStore));
   WW_TRY(const Run run, InitRun(*store, options.single_writer, nullptr));
   WW_TRY(const auto state_directory, StateDirectory(options.state_directory, run.id()));
   SystemClock clock;
@@ -276,7 +276,7 @@ Status RunPublish(const PublishOptions& options, const CommandTools& tools) {
   if (outcome.ticket.stage == TicketStage::kCommitted) {
     WW_RETURN_IF_ERROR(WriteDueAnchor(*publisher, work, outcome));
   }
-  if (options.json) {
+  if (options.global->json) {
     ReportJson(options, run, outcome);
   } else {
     ReportText(options, outcome);
@@ -288,6 +288,7 @@ Status RunPublish(const PublishOptions& options, const CommandTools& tools) {
 
 Command AddPublish(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<PublishOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("publish", "add a version to a run, from a checkpoint");
   AddRun(sub, options->run, "the run; made if there is none");
   AddPath(sub, "CHECKPOINT", options->checkpoint, "a safetensors file or a Hugging Face directory")->required();
@@ -304,14 +305,11 @@ Command AddPublish(CLI::App& app, const CommandTools& tools) {
             fmt::format("and when the deltas since the last one add up to this share of the model ({} unless given; 0: "
                         "never)",
                         kAnchorEveryPercent));
-  AddDuration(sub, "--retry-for", options->retry_for,
-              "how long to try again while the store cannot be reached, once the run is open (10m unless given)");
   sub.add_flag("--single-writer", options->single_writer, "as for 'init', if the run has to be made");
   AddIncludeCodeInAnchors(sub, options->include_code);
   sub.add_flag("--drop-lost", options->drop_lost_versions,
                "drop versions that wait to be sent but whose place another publisher has taken");
-  AddThreads(sub, options->threads);
-  AddJson(sub, options->json);
+  AddStoreOptions(sub, *tools.options);
   sub.footer(
       "The first version goes as an anchor, later ones as deltas against the version before. A publish that was cut "
       "off\n"

@@ -11,6 +11,7 @@
 #include "cli/checkpoints.h"
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
+#include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -25,8 +26,7 @@ namespace {
 struct VerifyOptions {
   std::string run;
   std::uint64_t from = 0;
-  std::size_t threads = 0;
-  bool json = false;
+  const GlobalOptions* global = nullptr;
 };
 
 void ReportJson(const VerifyOptions& options, const Run& run, const VerifyReport& report) {
@@ -59,19 +59,19 @@ void ReportText(const VerifyOptions& options, const VerifyReport& report) {
 }
 
 Status RunVerify(const VerifyOptions& options, const CommandTools& tools) {
-  WW_TRY(const Compute compute, Compute::Make(options.threads));
+  WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   WW_TRY(const OpenedRun opened, OpenRun(options.run, tools));
   Verifier verifier(opened.run, options.from, *compute.kernels, *compute.pool);
   const InterruptGuard interrupt;
   // It finds the newest version by itself, even if some records are damaged.
-  WW_RETURN_IF_ERROR(RetryTransient(interrupt, [&]() -> Result<bool> {
+  WW_RETURN_IF_ERROR(RetryTransient(interrupt, options.global->RetryFor(), [&]() -> Result<bool> {
     WW_RETURN_IF_ERROR(verifier.Step());
     return verifier.report().newest.has_value();
   }));
   {
     Progress progress("verifying " + options.run, *verifier.report().newest + 1 - options.from);
     Version at = options.from;
-    WW_RETURN_IF_ERROR(RetryTransient(interrupt, [&]() -> Result<bool> {
+    WW_RETURN_IF_ERROR(RetryTransient(interrupt, options.global->RetryFor(), [&]() -> Result<bool> {
       WW_TRY(const bool done, verifier.Step());
       progress.Add(verifier.at() - std::min(at, verifier.at()));
       at = verifier.at();
@@ -79,7 +79,7 @@ Status RunVerify(const VerifyOptions& options, const CommandTools& tools) {
     }));
   }
   const VerifyReport& report = verifier.report();
-  if (options.json) {
+  if (options.global->json) {
     ReportJson(options, opened.run, report);
   } else {
     ReportText(options, report);
@@ -93,11 +93,11 @@ Status RunVerify(const VerifyOptions& options, const CommandTools& tools) {
 
 Command AddVerify(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<VerifyOptions>();
+  options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("verify", "read a whole run and recompute everything it promises");
   AddRun(sub, options->run, "the run");
   AddNumber(sub, "--from", options->from, "only from this version on")->type_name("VERSION");
-  AddThreads(sub, options->threads);
-  AddJson(sub, options->json);
+  AddStoreOptions(sub, *tools.options);
   sub.footer(
       "Every record is compared with the one before, every object is hashed, every delta is replayed; at each anchor\n"
       "and at the newest version the digest is computed in full. Deltas that gc has removed are no damage as long as\n"

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -13,11 +14,17 @@ namespace weightwire {
 class RetryStore::Attempts {
  public:
   explicit Attempts(RetryStore* store)
-      : store_(store), start_(store->clock_->Monotonic()), backoff_(store->policy_.backoff) {}
+      : store_(store), start_(store->clock_->Monotonic()), attempt_began_(start_), backoff_(store->policy_.backoff) {}
 
+  void Succeeded() { store_->SetAnswered(); }
   // Notes a failed attempt. Returns true if the same call may succeed soon.
   bool MayRepeat(const Error& error) {
     lost_ = lost_ || error.code() == ErrorCode::kUnknownOutcome;
+    if (IsTransient(error)) {
+      store_->SetUnanswered(attempt_began_);
+    } else {
+      store_->SetAnswered();
+    }
     return IsTransient(error);
   }
   // True once the answer to an attempt was lost, which then may have happened.
@@ -25,10 +32,13 @@ class RetryStore::Attempts {
 
   // Waits before the next attempt. False when it is time to give up.
   bool Wait() {
-    const MonotonicTime pause = store_->NextPause(backoff_);
-    if (store_->clock_->Monotonic() + pause - start_ > store_->policy_.deadline) return false;
+    const MonotonicTime began = std::min(start_, store_->OutageBegan().value_or(start_));
+    const MonotonicTime left = began + store_->policy_.deadline - store_->clock_->Monotonic();
+    if (left <= MonotonicTime(0)) return false;
     ++count_;
-    return store_->sleeper_->SleepFor(pause);
+    const bool slept = store_->sleeper_->SleepFor(std::min(left, store_->NextPause(backoff_)));
+    attempt_began_ = store_->clock_->Monotonic();
+    return slept;
   }
 
   // The error of a call whose last attempt ended with `last`.
@@ -45,6 +55,7 @@ class RetryStore::Attempts {
  private:
   RetryStore* const store_;
   const MonotonicTime start_;
+  MonotonicTime attempt_began_;
   Backoff backoff_;
   bool lost_ = false;
   int count_ = 1;
@@ -57,6 +68,23 @@ RetryStore::RetryStore(std::unique_ptr<Store> inner, const RetryPolicy& policy, 
 MonotonicTime RetryStore::NextPause(Backoff& backoff) {
   const std::lock_guard lock(random_mutex_);
   return backoff.Next(*random_);
+}
+
+void RetryStore::SetAnswered() {
+  if (!policy_.across_calls) return;
+  const std::lock_guard lock(outage_mutex_);
+  outage_began_.reset();
+}
+
+void RetryStore::SetUnanswered(MonotonicTime began) {
+  if (!policy_.across_calls) return;
+  const std::lock_guard lock(outage_mutex_);
+  if (!outage_began_.has_value()) outage_began_ = began;
+}
+
+std::optional<MonotonicTime> RetryStore::OutageBegan() {
+  const std::lock_guard lock(outage_mutex_);
+  return outage_began_;
 }
 
 Status RetryStore::Around(StoreRequest& request, const Send& send) {
@@ -77,7 +105,10 @@ Status RetryStore::Repeat(const Send& send, bool also_if_lost) {
   Attempts attempts(this);
   while (true) {
     Status sent = send();
-    if (sent.ok()) return sent;
+    if (sent.ok()) {
+      attempts.Succeeded();
+      return sent;
+    }
     const bool may_repeat = attempts.MayRepeat(sent.error()) && (also_if_lost || !attempts.lost());
     if (!may_repeat) return attempts.Final(sent.error());
     if (!attempts.Wait()) return attempts.GaveUp(sent.error());
@@ -88,7 +119,10 @@ Status RetryStore::FinishUpload(const StoreRequest& request, const Send& send) {
   Attempts attempts(this);
   while (true) {
     Status finished = send();
-    if (finished.ok()) return finished;
+    if (finished.ok()) {
+      attempts.Succeeded();
+      return finished;
+    }
     const bool may_repeat = attempts.MayRepeat(finished.error());
     // Once an answer was lost, a later refusal may only mean that the upload is finished.
     if (attempts.lost()) {
@@ -104,6 +138,7 @@ Result<PutOutcome> RetryStore::DoPutIfAbsent(std::string_view key, std::span<con
   Attempts attempts(this);
   while (true) {
     auto put = inner().PutIfAbsent(key, bytes);
+    if (put.ok()) attempts.Succeeded();
     if (put.ok() && (put.value() == PutOutcome::kCreated || !attempts.lost())) return put;
     // After a lost answer the object may exist, although this attempt was refused.
     if (!put.ok() && !attempts.MayRepeat(put.error())) return attempts.Final(put.error());

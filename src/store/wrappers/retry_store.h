@@ -1,7 +1,8 @@
 // A store that tries again what failed for now.
 //
-// After a transient error (base/failure_policy.h) it waits and repeats the call. When the next wait would end after the
-// deadline, it returns the last error.
+// After a transient error (base/failure_policy.h) it waits and repeats the call, for the last time at the deadline.
+// With `across_calls` an outage has one deadline for all calls: the time counts from the first failure after which the
+// store has answered nothing.
 //
 // A write whose answer was lost (kUnknownOutcome) is not repeated blindly:
 //   Put, Remove      are repeated: doing them twice is doing them once.
@@ -16,6 +17,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/failure_policy.h"
@@ -28,6 +30,7 @@ namespace weightwire {
 struct RetryPolicy {
   BackoffPolicy backoff{.first = kFirstRetryPause, .last = kLastRetryPause};
   std::chrono::nanoseconds deadline = kRetryDeadline;  // for one call with all its repetitions
+  bool across_calls = false;                           // and for all calls in a row that the store does not answer
 };
 
 class RetryStore final : public ForwardingStore {
@@ -44,12 +47,19 @@ class RetryStore final : public ForwardingStore {
   Status Repeat(const Send& send, bool also_if_lost);
   Status FinishUpload(const StoreRequest& request, const Send& send);
   MonotonicTime NextPause(Backoff& backoff);
+  // Notes that the store answered, or that it did not, to an attempt that began at that time.
+  void SetAnswered();
+  void SetUnanswered(MonotonicTime began);
+  // When the outage began that lasts now.
+  std::optional<MonotonicTime> OutageBegan();
 
   const RetryPolicy policy_;
   const Clock* const clock_;
   Sleeper* const sleeper_;
   std::mutex random_mutex_;
   Random* const random_;  // guarded by random_mutex_
+  std::mutex outage_mutex_;
+  std::optional<MonotonicTime> outage_began_;  // guarded by outage_mutex_
 };
 
 }  // namespace weightwire
