@@ -5,7 +5,7 @@ import json
 import urllib.error
 
 import pytest
-from conftest import WAIT_SECONDS, TrainedRun, damage, failures_of
+from conftest import PROMPTS, WAIT_SECONDS, TrainedRun, damage, failures_of
 
 EXPERTS = {
     "num_experts": 4,
@@ -49,6 +49,7 @@ def test_it_stays_as_it_is(run, server, reference, names, reason):
 
 def test_every_api_process_answers_and_pins(server):
     """A new connection may reach either of the two; pins are those of the process that follows."""
+    assert {server.generate(PROMPTS[0], 2)[3] for _ in range(10)} == {"0:0-2"}
     assert {server.post("/weightwire/pin", {})["pinned_version"] for _ in range(20)} == {0}
     assert {server.get("/weightwire/status")["pinned_version"] for _ in range(20)} == {0}
     assert {server.post("/weightwire/unpin", {})["pinned_version"] for _ in range(20)} == {None}
