@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import fastapi
@@ -248,3 +250,42 @@ def test_experts_on_several_cores_and_experts_that_move_are_refused(is_moe, size
     )
     with pytest.raises(ww.InvalidArgumentError) if refused else contextlib.nullcontext():
         endpoint_module.refuse_unsuited(config)
+
+
+# --- metrics ---
+
+
+def test_metrics_are_those_of_the_table_and_failures_have_a_kind():
+    """In a process of its own, because a process can register them only once."""
+    script = """
+import prometheus_client
+from weightwire import UnavailableError, _core
+from weightwire.integrations._engine_status import EngineStatus
+from weightwire.integrations._metrics import Metrics
+
+status = EngineStatus("run", None, Metrics(), "test")
+before = prometheus_client.generate_latest().decode()
+assert 'weightwire_update_failures_total{code="corrupt"} 0.0' in before
+assert "weightwire_version" not in before  # 0 would be wrong
+status.set_held(3, None, None, "ab")
+status.add_seen(5)
+status.update_lag()
+status.updated(3, 0.002)
+status.set_error(UnavailableError("x"))
+status.set_error(SystemExit(3))
+text = prometheus_client.generate_latest().decode()
+for line in (
+    "weightwire_version 3.0",
+    "weightwire_lag_versions 2.0",
+    "weightwire_updates_total 1.0",
+    'weightwire_update_failures_total{code="unavailable"} 1.0',
+    'weightwire_update_failures_total{code="unexpected"} 1.0',
+    'weightwire_commit_duration_seconds_bucket{le="0.001"} 0.0',
+    'weightwire_commit_duration_seconds_bucket{le="0.002"} 1.0',
+    'weightwire_info{package_version="0.1.0",run_id="ab"} 1.0',
+):
+    assert f"\\n{line}\\n" in text, (line, text)
+for row in _core.metrics():
+    assert f"# TYPE {row['name']} {row['type']}\\n" in text, row
+"""
+    subprocess.run([sys.executable, "-c", script.replace('"0.1.0"', f'"{ww.__version__}"')], check=True)

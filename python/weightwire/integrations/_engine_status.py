@@ -116,10 +116,10 @@ class EngineStatus:
         text = None
         if isinstance(error, WeightwireError):
             text = str(error)
+            self._add("weightwire_update_failures_total", code=error.code)
         elif error is not None:
             text = f"{type(error).__name__}: {error}"
-        if error is not None:
-            self._add("weightwire_update_failures_total", code=getattr(error, "code", "unexpected"))
+            self._add("weightwire_update_failures_total", code="unexpected")
         if text is not None and text != self.fields["last_error"]:
             self._logger.error("weightwire: %s", text)
         elif text is None and self.fields["last_error"] is not None:
