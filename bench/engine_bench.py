@@ -43,9 +43,11 @@ class LargeRun:
         self.mirror = folder / "mirror"
         torch.manual_seed(0)
         self._model = make_model(True, LARGE_SHAPE)
-        self._publisher = ww.Publisher(self.bucket, self._model, dtype=torch.bfloat16, anchor_every=0, anchor_percent=0)
+        self._publisher = ww.Publisher(
+            self.bucket, self._model, dtype=torch.bfloat16, anchor_every=None, anchor_percent=None
+        )
         self._rate = 2.5e-7
-        self.sent = self._publisher.publish(0).wait(WAIT_SECONDS)
+        self.sent = self._publisher.publish(0).result(WAIT_SECONDS)
         with ww.Follower(self.bucket, self.mirror) as follower:
             follower.poll()
 
@@ -57,7 +59,7 @@ class LargeRun:
         self._rate = -self._rate
         ticket = self._publisher.publish()
         returned = time.perf_counter()
-        self.sent = ticket.wait(WAIT_SECONDS)
+        self.sent = ticket.result(WAIT_SECONDS)
         return returned
 
     def close(self) -> None:
@@ -83,8 +85,8 @@ def large(folder: Path, count: int) -> None:
             status = server.wait_for_version(run.sent.version)
             if turn > 0:  # what is done for the first time takes longer
                 said.append({**status["last_update"], "seen_seconds": time.perf_counter() - returned})
-        share = run.sent.changed / run.sent.elements
-        print(f"{run.sent.elements:,} weights, {share:.2%} changed, {run.sent.bytes:,} bytes")
+        share = run.sent.changed_elements / run.sent.elements
+        print(f"{run.sent.elements:,} weights, {share:.2%} changed, {run.sent.delta_bytes:,} bytes")
         show("idle", said, "from the return of publish() to the version seen")
     finally:
         server.stop()

@@ -91,10 +91,10 @@ def publishing(training: Training, threads: int, states: list[dict], **options) 
     memory = Memory(threads)
     with (
         tempfile.TemporaryDirectory() as bucket,
-        ww.Publisher(bucket, threads=threads, anchor_every=0, anchor_percent=0, **options) as publisher,
+        ww.Publisher(bucket, threads=threads, anchor_every=None, anchor_percent=None, **options) as publisher,
     ):
-        publisher.publish(0, states[0])
-        publisher.drain()
+        publisher.publish(0, model=states[0])
+        publisher.flush()
         os.sync()  # the anchor's pages are not written to the disk beside what is measured
         for turn in range(REPEAT):
             if len(states) == 1:
@@ -104,11 +104,11 @@ def publishing(training: Training, threads: int, states: list[dict], **options) 
             state = states[(turn + 1) % len(states)]
             read_s = min(read_s, timed(lambda state=state: memory.read_once(state)))
             start = time.perf_counter()
-            ticket = publisher.publish(turn + 1, state)
+            ticket = publisher.publish(turn + 1, model=state)
             best = min(best, time.perf_counter() - start)
             extra = max(extra, memory_kib("VmHWM") - before)
-            ticket.wait()
-            changed = ticket.stats.changed
+            ticket.result()
+            changed = ticket.status.changed_elements
     return Published(best, read_s, extra * 1024, changed)
 
 
@@ -122,7 +122,7 @@ def loop(training: Training, steps: int, publisher: ww.Publisher | None) -> tupl
             work = torch.nn.functional.normalize(work @ work)
         training.step()
         if publisher is not None:
-            held += timed(lambda step=step: publisher.publish(step + 1, training.master))
+            held += timed(lambda step=step: publisher.publish(step + 1, model=training.master))
     return time.perf_counter() - start, held
 
 
@@ -157,20 +157,20 @@ def main() -> None:
     alone_s = min(loop(training, steps, None)[0] for _ in range(2))
     with tempfile.TemporaryDirectory() as bucket:
         # The first anchor, of the whole model, is not what is measured: the run is made before the bucket is slow.
-        settings = {"dtype": torch.bfloat16, "threads": options.threads, "anchor_every": 0, "anchor_percent": 0}
+        settings = {"dtype": torch.bfloat16, "threads": options.threads, "anchor_every": None, "anchor_percent": None}
         with ww.Publisher(bucket, **settings) as publisher:
-            publisher.publish(0, training.master)
-        publisher = ww.Publisher(bucket, bytes_per_second=10_000_000, **settings)
+            publisher.publish(0, model=training.master)
+        publisher = ww.Publisher(bucket, max_bytes_per_second=10_000_000, **settings)
         with_s, held_s = loop(training, steps, publisher)
-        waiting = publisher.stats.bytes_waiting
-        publisher.drain()
+        waiting = publisher.status.pending_bytes
+        publisher.flush()
         with_s, held_s = min((with_s, held_s), loop(training, steps, publisher))
         publisher.close()
 
     allowed = (128 << 20) + 16 * changed
     figures = {
         "elements": elements,
-        "changed_share": changed / elements,
+        "changed_ratio": changed / elements,
         "threads": options.threads,
         "core_encode_s": encode_s,
         "publish_s": bf16.seconds,

@@ -111,7 +111,7 @@ def full_model(training: Training, run: str, folder: Path) -> dict:
             seconds = time.perf_counter() - start - held
         finally:
             mirror.close()
-        sent = publisher.stats.bytes_sent
+        sent = publisher.status.bytes_sent
     shutil.rmtree(folder / "full")
     return {"bytes": sent, "held_s": held, "to_mirror_s": seconds}
 
@@ -121,10 +121,10 @@ def deltas(training: Training, run: str, folder: Path, steps: int) -> tuple[list
     figures = []
     compute, optimizer = Compute(), Steps(training)
     with ww.Publisher(
-        run, training.master, dtype=torch.bfloat16, anchor_every=0, anchor_percent=0, optimizer=optimizer
+        run, training.master, dtype=torch.bfloat16, anchor_every=None, anchor_percent=None, optimizer=optimizer
     ) as publisher:
         publisher.publish(0)
-        publisher.drain()
+        publisher.flush()
         mirror = Mirror(run, folder / "mirror")
         try:
             mirror.wait_for(0)
@@ -135,19 +135,19 @@ def deltas(training: Training, run: str, folder: Path, steps: int) -> tuple[list
                 held = time.perf_counter() - start
                 event = mirror.wait_for(2 * step - 1)
                 seconds = time.perf_counter() - start - held
-                stats = ticket.wait()
+                status = ticket.result()
                 alone = compute()
                 optimizer.step()
-                held_before = publisher.stats.held_seconds
+                held_before = publisher.status.blocked_seconds
                 publisher.publish(2 * step)
                 beside = compute()
                 optimizer.step()
-                beside_held = publisher.stats.held_seconds - held_before
+                beside_held = publisher.status.blocked_seconds - held_before
                 event = mirror.wait_for(2 * step)
                 figures.append(
                     {
-                        "bytes": stats.bytes,
-                        "changed": stats.changed,
+                        "bytes": status.delta_bytes,
+                        "changed": status.changed_elements,
                         "held_s": held,
                         "to_mirror_s": seconds,
                         "held_beside_s": beside_held,

@@ -32,10 +32,10 @@ class StepTable:
             "step": event["step"],
             "reward": event["reward"],
             "version": event["weightwire/version"],
-            "bytes": event["weightwire/bytes"] or 0,
+            "bytes": event["weightwire/delta_bytes"] or 0,
             "deltas": event["weightwire/deltas"] or 0,  # those that were still being read come with the next step
-            "changed": event["weightwire/changed_share"] or 0.0,
-            "publish_s": event["weightwire/publish_seconds"] or 0.0,
+            "changed": event["weightwire/changed_ratio"] or 0.0,
+            "publish_s": event["weightwire/blocked_seconds"] or 0.0,
             "staleness": event["sample/staleness_mean"],
         }
         step["servers"] = "  ".join(self._server(name) for name in SERVERS)

@@ -81,7 +81,7 @@ def make_trainer(arguments):
             if logs and "reward" in logs:
                 say("step", step=state.global_step, **{key: logs.get(key) for key in REPORTED})
 
-    transfer = WeightTransfer(arguments.run, state=os.path.join(arguments.state, "publisher"), background=True)
+    transfer = WeightTransfer(arguments.run, state_dir=os.path.join(arguments.state, "publisher"), background=True)
     trainer = AsyncGRPOTrainer(
         model=arguments.model,
         args=config,
@@ -96,8 +96,8 @@ def make_trainer(arguments):
 
 
 REPORTED = [
-    *("reward", "weightwire/version", "weightwire/bytes", "weightwire/deltas", "weightwire/changed_share"),
-    "weightwire/publish_seconds",
+    *("reward", "weightwire/version", "weightwire/delta_bytes", "weightwire/deltas", "weightwire/changed_ratio"),
+    "weightwire/blocked_seconds",
     *("sample/staleness_mean", "sample/staleness_max", "sample/dropped_stale_total", "perf/step_s", "perf/fwd_bwd_s"),
     *("perf/rollout_wait_s", "ratio", "kl", "entropy", "clip_ratio/region_mean", "grad_norm"),
 ]

@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 
+#include "base/surface.h"
 #include "binding.h"
 
 NB_MODULE(_core, module) {
@@ -7,6 +8,7 @@ NB_MODULE(_core, module) {
   // What still lives when the interpreter ends, in a global or because a trainer holds it, is closed by the package.
   // nanobind would write a page about it, to people who can do nothing.
   nanobind::set_leak_warnings(false);
+  weightwire::SetSurface(weightwire::Surface::kPython);
   weightwire::python::BindSettings(module);
   weightwire::python::BindPolicy(module);
   weightwire::python::BindDlpack(module);

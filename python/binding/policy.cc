@@ -22,7 +22,7 @@ void BindPolicy(nb::module_& module) {
   module.attr("POLL_SECONDS") = Seconds(kPollInterval).count();
   module.attr("ANCHOR_EVERY_VERSIONS") = kAnchorEveryVersions;
   module.attr("ANCHOR_EVERY_PERCENT") = kAnchorEveryPercent;
-  module.attr("MAX_WAITING_VERSIONS") = kMaxWaitingVersions;
+  module.attr("MAX_PENDING_VERSIONS") = kMaxWaitingVersions;
   module.attr("RANK_DEADLINE_SECONDS") = Seconds(kRankDeadline).count();
   nb::class_<Backoff>(module, "Backoff")
       .def(nb::new_([](double first, double last) {

@@ -35,16 +35,15 @@ namespace {
 
 nb::dict ToDict(const PublisherStatus& status) {
   nb::dict dict;
-  dict["committed"] = OrNone(status.committed);
-  dict["versions_waiting"] = status.versions_waiting;
-  dict["bytes_waiting"] = status.bytes_waiting;
-  dict["anchor_in_work"] = OrNone(status.anchor_in_work);
-  dict["newest_anchor"] =
-      status.newest_anchor.has_value() ? nb::object(nb::int_(status.newest_anchor->name.version)) : nb::none();
+  dict["version"] = OrNone(status.version);
+  dict["pending_versions"] = status.pending_versions;
+  dict["pending_bytes"] = status.pending_bytes;
+  dict["anchor_version"] = status.anchor.has_value() ? nb::object(nb::int_(status.anchor->name.version)) : nb::none();
+  dict["anchor_in_progress"] = OrNone(status.anchor_in_progress);
   dict["last_error"] = OrNone(status.last_error);
-  dict["stopped"] = OrNone(status.stopped);
   dict["anchor_error"] = OrNone(status.anchor_error);
-  dict["warnings"] = nb::cast(status.warnings);
+  dict["fatal_error"] = OrNone(status.fatal_error);
+  dict["warnings"] = nb::tuple(nb::cast(status.warnings));
   return dict;
 }
 
@@ -68,9 +67,10 @@ PublisherOptions ToOptions(const nb::dict& options) {
   PublisherOptions publisher;
   publisher.anchor_every = nb::cast<std::uint64_t>(options["anchor_every"]);
   publisher.anchor_percent = nb::cast<std::uint64_t>(options["anchor_percent"]);
-  publisher.max_versions = nb::cast<std::uint64_t>(options["spool_versions"]);
+  publisher.max_versions = nb::cast<std::uint64_t>(options["max_pending_versions"]);
   publisher.anchor_files.adapter = nb::cast<bool>(options["adapter"]);
   publisher.rebuild = nb::cast<bool>(options["rebuild"]);
+  publisher.allow_new_model = nb::cast<bool>(options["allow_new_model"]);
   publisher.include_code = nb::cast<bool>(options["include_code"]);
   const auto extra_files = nb::cast<std::optional<std::string>>(options["extra_files"]);
   if (extra_files.has_value()) publisher.extra_files = *extra_files;
@@ -82,10 +82,10 @@ PublisherOptions ToOptions(const nb::dict& options) {
     return publisher;
   }
   publisher.skip_when_full = nb::cast<bool>(options["skip_when_full"]);
-  publisher.base_in_file = nb::cast<bool>(options["base_in_file"]);
-  publisher.drop_lost_versions = nb::cast<bool>(options["drop_lost_versions"]);
-  const auto state = nb::cast<std::optional<std::string>>(options["state"]);
-  if (state.has_value()) publisher.state_directory = *state;
+  publisher.base_on_disk = nb::cast<bool>(options["base_on_disk"]);
+  publisher.discard_conflicting = nb::cast<bool>(options["discard_conflicting"]);
+  const auto state_dir = nb::cast<std::optional<std::string>>(options["state_dir"]);
+  if (state_dir.has_value()) publisher.state_directory = *state_dir;
   return publisher;
 }
 
@@ -102,7 +102,7 @@ class Session {
   }
 
   void Open(const std::string& url, const nb::dict& options, const std::string& start) {
-    const auto bytes_per_second = nb::cast<std::uint64_t>(options["bytes_per_second"]);
+    const auto bytes_per_second = nb::cast<std::uint64_t>(options["max_bytes_per_second"]);
     const auto single_writer = nb::cast<bool>(options["single_writer"]);
     PublisherOptions publisher = ToOptions(options);
     const std::shared_ptr<ProcessTools> process =
@@ -164,24 +164,24 @@ class Session {
     if (!status.IsFinal()) {
       status.stage = TicketStage::kFailed;
       status.error = Error(ErrorCode::kUnavailable,
-                           "the publisher was closed before this version was in the bucket; with a state directory, "
-                           "the next publisher that uses it sends what was spooled");
+                           "the publisher was closed before this version was in the bucket; with state_dir=, the next "
+                           "publisher that uses the same directory sends it");
     }
     return status;
   }
 
   // Raises what ended the publisher, or why rank 0 cannot be reached; false if the time is up or it was closed.
-  bool Drain(std::optional<double> timeout) const {
+  bool Flush(std::optional<double> timeout) const {
     const std::shared_ptr<PublisherRunner> runner = OpenRunner();
     bool closed = false;
-    const bool drained = WaitUntil(timeout, [&](nanoseconds slice) {
-      const bool idle = runner->Drain(slice);
-      if (const auto stopped = runner->status().stopped; stopped.has_value()) Raise(*stopped);
+    const bool flushed = WaitUntil(timeout, [&](nanoseconds slice) {
+      const bool idle = runner->Flush(slice);
+      if (const auto stopped = runner->status().fatal_error; stopped.has_value()) Raise(*stopped);
       if (const auto why = runner->disconnected(); !idle && why.has_value()) Raise(*why);
       closed = this->runner() == nullptr;
       return idle || closed;
     });
-    return drained && !closed;
+    return flushed && !closed;
   }
 
   [[nodiscard]] PublisherStatus status() const {
@@ -210,9 +210,9 @@ class PyPublisher {
     const GilReleased release;
     return TicketOf(ValueOrRaise(session_->Publish(state.bits, step)));
   }
-  bool Drain(std::optional<double> timeout) {
+  bool Flush(std::optional<double> timeout) {
     const GilReleased release;
-    return session_->Drain(timeout);
+    return session_->Flush(timeout);
   }
   void Close() {
     const GilReleased release;
@@ -336,7 +336,7 @@ void BindPublisher(nb::module_& module) {
   nb::class_<PyPublisher>(module, "Publisher")
       .def(nb::init<const std::string&, const nb::dict&>())
       .def("publish", &PyPublisher::Publish, nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
-      .def("drain", &PyPublisher::Drain, nb::arg("timeout").none())
+      .def("flush", &PyPublisher::Flush, nb::arg("timeout").none())
       .def("close", &PyPublisher::Close)
       .def("status", &PyPublisher::Describe)
       .def_prop_ro("run_id", &PyPublisher::RunId);

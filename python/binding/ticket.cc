@@ -17,8 +17,9 @@ nb::dict PyTicket::Look() const {
   dict["stage"] = std::string(NameOf(status.stage));
   dict["version"] = OrNone(status.version);
   dict["step"] = status.step;
-  dict["bytes"] = status.bytes;
-  dict["changed"] = status.changed;
+  dict["delta_bytes"] = OrNone(status.delta_bytes);
+  dict["anchor_bytes"] = OrNone(status.anchor_bytes);
+  dict["changed_elements"] = status.changed;
   nb::dict times;
   const auto queued = status.times[static_cast<std::size_t>(TicketStage::kQueued)];
   for (std::size_t i = 0; i < status.times.size(); ++i) {
@@ -26,7 +27,7 @@ nb::dict PyTicket::Look() const {
     const std::string name(NameOf(static_cast<TicketStage>(i)));
     times[name.c_str()] = std::chrono::duration<double>(*status.times[i] - *queued).count();
   }
-  dict["seconds"] = times;
+  dict["stage_seconds"] = times;
   dict["error"] = OrNone(status.error);
   return dict;
 }

@@ -12,7 +12,9 @@
 
 from weightwire._fp8 import Fp8
 from weightwire._load import load, load_async
-from weightwire._ticket import Ticket, TicketStats
+from weightwire._publisher import Publisher, PublisherStatus
+from weightwire._publisher_options import PublisherOptions
+from weightwire._ticket import PublishStatus, Ticket
 from weightwire._update import TensorChange, Update
 from weightwire.errors import (
     ConflictError,
@@ -28,7 +30,6 @@ from weightwire.errors import (
     WeightwireError,
 )
 from weightwire.follower import Follower, FollowerStats
-from weightwire.publisher import Publisher, PublisherStats
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,11 +43,12 @@ __all__ = [
     "MismatchError",
     "NotFoundError",
     "PermissionDeniedError",
+    "PublishStatus",
     "Publisher",
-    "PublisherStats",
+    "PublisherOptions",
+    "PublisherStatus",
     "TensorChange",
     "Ticket",
-    "TicketStats",
     "UnavailableError",
     "UnsupportedError",
     "Update",

@@ -28,7 +28,7 @@ class BackgroundRead(Generic[T]):
         self._lock = threading.Lock()
         self._future: Future[T] | None = None  # until its result was seen
         self._thread: threading.Thread | None = None
-        self._held_seconds = 0.0
+        self._blocked_seconds = 0.0
 
     @property
     def reading(self) -> Future[T] | None:
@@ -41,9 +41,9 @@ class BackgroundRead(Generic[T]):
         return future is not None and not future.done()
 
     @property
-    def held_seconds(self) -> float:
+    def blocked_seconds(self) -> float:
         """How long `timed` calls took in all."""
-        return self._held_seconds
+        return self._blocked_seconds
 
     def start(self, read: Callable[[], T]) -> Future[T]:
         """REQUIRES: `wait` was called for the previous read, and no other thread starts one now."""
@@ -93,13 +93,13 @@ class BackgroundRead(Generic[T]):
             return first
 
     def timed(self, function: Callable[[], Result]) -> Result:
-        """Calls it, and adds the time to `held_seconds`."""
+        """Calls it, and adds the time to `blocked_seconds`."""
         start = time.monotonic()
         try:
             return function()
         finally:
             with self._lock:
-                self._held_seconds += time.monotonic() - start
+                self._blocked_seconds += time.monotonic() - start
 
     def join(self) -> None:
         """Waits until the thread has ended."""

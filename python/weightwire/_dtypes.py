@@ -60,7 +60,10 @@ def parse_dtype(dtype: Any) -> str:
         text = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     known = text if text in _LONG_NAMES else _SAFETENSORS_NAMES.get(text)
     if known is None:
-        raise InvalidArgumentError(f"weights cannot be published as {dtype}")
+        raise InvalidArgumentError(
+            f"weights cannot be published as {dtype!r}: give torch.bfloat16, torch.float16 or torch.float32 (or their "
+            'names, "bfloat16" and so on), or weightwire.Fp8()'
+        )
     return known
 
 
@@ -121,10 +124,25 @@ def is_dense(tensor: Any) -> bool:
 def as_numpy(name: str, value: Any, *, writable: bool = False) -> np.ndarray:
     """An array over anything with `__array__` or the buffer protocol. With `writable` only the latter counts, because
     `__array__` may return a copy."""
+    array: np.ndarray | None = None
+    why = ""
     try:
-        array: np.ndarray = np.asarray(memoryview(value)) if writable else np.asarray(value)
+        if writable:
+            array = np.asarray(memoryview(value))
+        elif hasattr(value, "__array__") or _has_buffer(value):  # a number or a list is a mistake
+            array = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"'{name}' is a {type(value).__name__}, not an array: {error}") from None
-    if array.dtype == object:
-        raise InvalidArgumentError(f"'{name}' is a {type(value).__name__}, not an array")
+        why = f": {error}"
+    if array is None or array.dtype == object:
+        raise InvalidArgumentError(
+            f"'{name}' is of the type {type(value).__name__}, which is not an array or a tensor{why}"
+        )
     return array
+
+
+def _has_buffer(value: Any) -> bool:
+    try:
+        memoryview(value).release()
+    except TypeError:
+        return False
+    return True

@@ -27,7 +27,10 @@ def check_published_dtype(dtype: Any) -> None:
     if dtype is None or isinstance(dtype, Fp8):
         return
     if "F" not in parse_dtype(dtype):
-        raise InvalidArgumentError(f"weights cannot be published as {dtype}: give a floating-point type")
+        raise InvalidArgumentError(
+            f"weights cannot be published as {dtype!r}: give a floating-point type, such as torch.bfloat16, or "
+            "weightwire.Fp8()"
+        )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from weightwire._dtensor import local_shard
 from weightwire._extra_files import ExtraFiles
 from weightwire._forks import OwnerProcess
 from weightwire._model_state import ModelState, make_state, roles_of, tensors_of
-from weightwire._publisher_options import CoreOptions, PublisherOptions, RankOptions
+from weightwire._publisher_options import CoreOptions, PublisherArguments, RankOptions
 from weightwire._rank_board import BoardPump, connect_board, first_line, serve_board
 from weightwire._rank_plan import Announcement, Failure, boxes_of, make_plan
 from weightwire.errors import InvalidArgumentError, UnavailableError, WeightwireError
@@ -28,7 +28,7 @@ from weightwire.errors import InvalidArgumentError, UnavailableError, Weightwire
 class RankGroup:
     """All ranks make theirs together. Every rank raises if one of them fails."""
 
-    def __init__(self, run: str, options: PublisherOptions, extra_files: ExtraFiles) -> None:
+    def __init__(self, run: str, options: PublisherArguments, extra_files: ExtraFiles) -> None:
         import torch.distributed as dist
 
         self._model = options.model
@@ -51,11 +51,12 @@ class RankGroup:
         self.core, store, connect = self._open(run, rank_options, hosts)
         self._pump = BoardPump(self.core, store, self.rank, connect)
         # At exit too, because a thread that wakes up while the interpreter ends would crash it.
-        self._finish = weakref.finalize(self, _close, self._pump, self.core, OwnerProcess())
-        atexit.register(self._finish)
+        self.finish = weakref.finalize(self, _close, self._pump, self.core, OwnerProcess())
+        """Ends the thread and the core, once."""
+        atexit.register(self.finish)
 
     def _announce(
-        self, options: PublisherOptions, extra_files: ExtraFiles, ranks: int
+        self, options: PublisherArguments, extra_files: ExtraFiles, ranks: int
     ) -> tuple[CoreOptions, list[Announcement]]:
         """Checks the arguments, and tells all ranks what this one holds, or why it cannot publish."""
         import torch.distributed as dist
@@ -158,8 +159,8 @@ class RankGroup:
             self.core.refuse(step, first_line(error))
 
     def close(self) -> None:
-        self._finish()
-        atexit.unregister(self._finish)
+        self.finish()
+        atexit.unregister(self.finish)
 
 
 def _close(pump: BoardPump, core: _core.RankPublisher, process: OwnerProcess) -> None:

@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from weightwire import _core
 from weightwire._deadline import Deadline
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from weightwire._publisher_session import PublisherSession
 
 _log = logging.getLogger("weightwire")
+T = TypeVar("T")
 
 ASYNC_WAIT_SECONDS = 0.5
 """A cancelled async wait keeps its thread for this long at most."""
@@ -27,30 +29,36 @@ _PENDING_STAGES = ("reading", "queued", "spooled", "uploading")
 """The stages of a ticket before its last."""
 
 
-@dataclass(frozen=True)
-class TicketStats:
-    """The current progress of a call of publish. With several ranks, the sizes count this rank's part until the version
-    is committed, and then all parts."""
+Stage = Literal["reading", "queued", "spooled", "uploading", "committed", "already_published", "skipped", "failed"]
 
-    stage: str
-    """reading, queued, spooled, uploading, committed, already_published, skipped or failed."""
+
+@dataclass(frozen=True, kw_only=True)
+class PublishStatus:
+    """The progress of a call of publish at one moment. With several ranks, the sizes count this rank's part until the
+    version is committed, and then all parts."""
+
+    stage: Stage
+    """"committed", "already_published", "skipped" (the next version covers it) and "failed" are the last ones."""
     version: int | None
     """None if there is none, or while the weights are still being read."""
     step: int
-    bytes: int
-    """Of the delta; 0 for a version that is an anchor only."""
-    changed: int
-    """Elements (bytes of packed types)."""
-    elements: int = 0
-    """Of all published tensors, tied ones once. `changed` is a part of it."""
-    seconds: dict[str, float] = field(default_factory=dict)
+    delta_bytes: int | None
+    """None if it is not known yet, or if there is no delta: the first version and a rebase are sent as an anchor."""
+    anchor_bytes: int | None
+    """Of a committed version without a delta: the size of its anchor."""
+    changed_elements: int | None
+    """Bytes of packed types. All of them in a version without a delta; None while the weights are still being read."""
+    elements: int
+    """Of all published tensors, tied ones once. `changed_elements` is a part of it."""
+    stage_seconds: dict[str, float] = field(default_factory=dict)
     """From the moment when the weights had been read to each stage."""
     error: str | None = None
     """Why it failed, or why the last attempt did, which is repeated."""
 
 
 class Ticket:
-    """The result of one call of `Publisher.publish`. Safe to drop."""
+    """The result of one call of `Publisher.publish`, shaped like a `concurrent.futures.Future`. In an event loop,
+    `await ticket` waits as `result` does. Safe to drop."""
 
     def __init__(self, read: Future[_core.Ticket], session: PublisherSession, step: int, elements: int) -> None:
         self._call = PublishCall(read, step)
@@ -59,67 +67,108 @@ class Ticket:
         session.failures.add(self._call)
 
     @property
-    def stats(self) -> TicketStats:
+    def status(self) -> PublishStatus:
         """A copy of what is known now."""
-        if not self._call.read.done():
-            return TicketStats("reading", None, self._call.step, 0, 0, self._elements)
-        if (error := self._call.read.exception()) is not None:
-            return TicketStats("failed", None, self._call.step, 0, 0, self._elements, error=str(error))
-        return TicketStats(**self._call.read.result().look(), elements=self._elements)
+        read = self._call.read
+        if read.done() and read.exception() is None:
+            return PublishStatus(**read.result().look(), elements=self._elements)
+        error = read.exception() if read.done() else None
+        return PublishStatus(
+            stage="reading" if error is None else "failed",
+            version=None,
+            step=self._call.step,
+            delta_bytes=None,
+            anchor_bytes=None,
+            changed_elements=None,
+            elements=self._elements,
+            error=None if error is None else str(error),
+        )
 
     @property
     def version(self) -> int | None:
         """The version it makes; None if it was skipped, or while the weights are still being read."""
-        return self.stats.version
+        return self.status.version
 
     @property
+    def step(self) -> int:
+        """The step that it was published with."""
+        return self._call.step
+
     def done(self) -> bool:
         """Whether its stage is the last one."""
-        return self.stats.stage not in _PENDING_STAGES
+        return self.status.stage not in _PENDING_STAGES
 
     def wait_read(self, timeout: float | None = None) -> None:
         """Waits until the weights have been read and may change again. Returns at once unless they are read in the
         background. Raises if the read failed, and `WaitTimeoutError` after `timeout` seconds."""
-        self._session.background.timed(lambda: self._wait_read(timeout))
 
-    def _wait_read(self, timeout: float | None) -> None:
+        def wait() -> None:
+            self._wait_for_read(timeout)
+            self._call.read.result()
+
+        self._session.background.timed(wait)
+
+    async def wait_read_async(self, timeout: float | None = None) -> None:
+        """`wait_read` for an event loop."""
+        await wait_in_slices(self.wait_read, timeout, self._late)
+
+    def result(self, timeout: float | None = None) -> PublishStatus:
+        """Waits until the version is committed. Raises if it failed, and `WaitTimeoutError` after `timeout` seconds."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self.status
+
+    async def result_async(self, timeout: float | None = None) -> PublishStatus:
+        """`result` for an event loop; `await ticket` is the same without a timeout."""
+        return await wait_in_slices(self.result, timeout, self._late)
+
+    def __await__(self) -> Generator[Any, None, PublishStatus]:
+        return self.result_async().__await__()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Waits as `result` does, and returns the error that it would raise; None if there is none. Raises
+        `WaitTimeoutError` after `timeout` seconds."""
+        deadline = Deadline(timeout)
+        self._wait_for_read(timeout)
+        if (error := self._call.read.exception()) is not None:
+            return error
+        try:
+            over = self._call.read.result().wait(deadline.left_or_none)
+        except WeightwireError as failure:
+            self._call.raised = True
+            return failure
+        if not over:
+            raise self._late(timeout)
+        return None
+
+    def _wait_for_read(self, timeout: float | None) -> None:
         if not wait_for([self._call.read], timeout).done:
             raise self._late(timeout)
         self._session.background.mark_seen(self._call.read)  # its error is raised here, and not again by the publisher
-        self._call.read.result()
-
-    def wait(self, timeout: float | None = None) -> TicketStats:
-        """Waits until the version is committed. Raises if it failed, and `WaitTimeoutError` after `timeout` seconds."""
-        deadline = Deadline(timeout)
-        self._wait_read(timeout)
-        try:
-            over = self._call.read.result().wait(deadline.left_or_none)
-        except WeightwireError:
-            self._call.raised = True
-            raise
-        if not over:
-            raise self._late(timeout)
-        return self.stats
-
-    async def wait_async(self, timeout: float | None = None) -> TicketStats:
-        """`wait` for an event loop."""
-        deadline = Deadline(timeout)
-        while True:
-            try:
-                return await asyncio.to_thread(self.wait, deadline.left(ASYNC_WAIT_SECONDS))
-            except WaitTimeoutError:
-                if deadline.is_over:
-                    raise self._late(timeout) from None
 
     def _late(self, timeout: float | None) -> WaitTimeoutError:
-        stats = self.stats
-        why = f": {stats.error}" if stats.error else ""
-        what = f"step {stats.step}" if stats.version is None else f"version {stats.version}"
-        return WaitTimeoutError(f"{what} is still {stats.stage} after {timeout} seconds{why}")
+        status = self.status
+        why = f": {status.error}" if status.error else ""
+        what = f"step {status.step}" if status.version is None else f"version {status.version}"
+        return WaitTimeoutError(f"{what} is still {status.stage} after {timeout} seconds{why}")
 
     def __repr__(self) -> str:
-        stats = self.stats
-        return f"<Ticket of version {stats.version}, step {stats.step}: {stats.stage}>"
+        status = self.status
+        return f"<Ticket of version {status.version}, step {status.step}: {status.stage}>"
+
+
+async def wait_in_slices(
+    wait: Callable[[float | None], T], timeout: float | None, late: Callable[[float | None], WaitTimeoutError]
+) -> T:
+    """Calls `wait` on a thread, for a short time again and again, so that a cancelled call ends its thread soon."""
+    deadline = Deadline(timeout)
+    while True:
+        try:
+            return await asyncio.to_thread(wait, deadline.left(ASYNC_WAIT_SECONDS))
+        except WaitTimeoutError:
+            if deadline.is_over:
+                raise late(timeout) from None
 
 
 class PublishCall:

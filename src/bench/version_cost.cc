@@ -134,9 +134,9 @@ class VersionBench {
     ++step_;
     const TicketStatus status = runner_->Look(ticket.value());
     const RequestCounts counts = publisher_store_->Counts() - before;
-    figures_.delta_bytes = status.bytes;
+    figures_.delta_bytes = status.delta_bytes.value_or(0);
     figures_.changed = status.changed;
-    figures_.bytes_beyond_delta = std::max(figures_.bytes_beyond_delta, counts.sent_bytes - status.bytes);
+    figures_.bytes_beyond_delta = std::max(figures_.bytes_beyond_delta, counts.sent_bytes - figures_.delta_bytes);
     figures_.publisher_requests = std::max(figures_.publisher_requests, counts.requests);
     return Ok();
   }

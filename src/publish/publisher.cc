@@ -84,7 +84,7 @@ Ticket Publisher::Enqueue(Draft draft) {
     return ticket;
   }
   ticket->changed = draft.changed;
-  ticket->bytes = draft.part_bytes();
+  if (!draft.whole && !draft.error.has_value()) ticket->delta_bytes = draft.part_bytes();
   ticket->Reach(TicketStage::kQueued, now);
   if (!draft.error.has_value() && draft.epoch != epoch_) draft.error = NotPublishedBefore();
   // Only ranks count calls that have failed.
@@ -253,7 +253,12 @@ void Publisher::TakeCommitted(Entry entry, const Verdict& verdict) {
   newest_serial_ = entry.draft.serial;
   ticket.version = newest_->record.version;
   // Now of all ranks.
-  ticket.bytes = newest_->record.OwnDeltaBytes();
+  ticket.delta_bytes.reset();
+  if (newest_->record.delta.has_value()) {
+    ticket.delta_bytes = newest_->record.OwnDeltaBytes();
+  } else if (newest_->record.anchor.has_value()) {
+    ticket.anchor_bytes = newest_->record.anchor->bytes;
+  }
   ticket.changed = newest_->record.changed;
   if (!ticket.IsFinal()) {
     ticket.error.reset();
@@ -348,19 +353,19 @@ bool Publisher::idle() const {
 
 PublisherStatus Publisher::status() const {
   PublisherStatus status;
-  if (newest_.has_value()) status.committed = newest_->record.version;
-  status.versions_waiting = entries_.size();
-  status.bytes_waiting = entry_bytes_;
-  status.stopped = stopped_;
+  if (newest_.has_value()) status.version = newest_->record.version;
+  status.pending_versions = entries_.size();
+  status.pending_bytes = entry_bytes_;
+  status.fatal_error = stopped_;
   status.warnings = warnings_;
   status.last_error = last_error_.has_value() ? last_error_ : disconnected();
   if (!entries_.empty() && entries_.front().draft.whole && !entries_.front().sent) {
-    status.anchor_in_work = next_version();
+    status.anchor_in_progress = next_version();
   }
   if (!committer_.has_value()) return status;
   if (!status.last_error.has_value()) status.last_error = committer_->last_error();
-  if (committer_->anchor_in_work().has_value()) status.anchor_in_work = committer_->anchor_in_work()->name.version;
-  if (committer_->newest_anchor().has_value()) status.newest_anchor = committer_->newest_anchor()->Ref();
+  if (committer_->anchor_in_work().has_value()) status.anchor_in_progress = committer_->anchor_in_work()->name.version;
+  if (committer_->newest_anchor().has_value()) status.anchor = committer_->newest_anchor()->Ref();
   status.anchor_error = committer_->anchor_error();
   return status;
 }

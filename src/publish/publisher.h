@@ -14,7 +14,8 @@
 // ranks that are one call apart could keep invalidating each other's drafts.
 //
 // What may happen on the caller's thread: Admit, Enqueue and Refuse have no effects. Make compares and encodes; if the
-// base is lost, it also downloads the newest version, up to the whole model (version_maker.h).
+// base is lost, it also downloads the newest version, up to the whole model (version_maker.h). If the layout changes
+// and the base does not tell what it was, it reads the newest version's layout (same_model.h).
 //
 // The publisher has no thread, lock or wait. runner/publisher_runner.h runs it with threads; Publish and Work run it
 // with none: it offers jobs lane by lane, and the runner executes each without a lock and returns it with Finish. Lanes
@@ -87,25 +88,27 @@ struct PublisherOptions {
   CheckpointOptions anchor_files;
   // A base that is lost is rebuilt from the bucket. Otherwise the next version is a rebase. The same for all ranks.
   bool rebuild = true;
+  // A state that shares no tensor with the newest version is published too (publish/same_model.h).
+  bool allow_new_model = false;
   BackoffPolicy retry;
   std::optional<GroupOptions> group;  // this process is one of several ranks
 
   // --- one process only ---
-  // Holds the spool, and the base if `base_in_file`; locked. Without it both are in memory, and end with the process.
+  // Holds the spool, and the base if `base_on_disk`; locked. Without it both are in memory, and end with the process.
   std::optional<FileSystem::Path> state_directory;
-  bool base_in_file = false;
-  // Versions in the spool whose place another writer has taken are dropped, instead of refusing to start.
-  bool drop_lost_versions = false;
+  bool base_on_disk = false;
+  // Versions in the spool whose place another writer has taken are discarded, instead of refusing to start.
+  bool discard_conflicting = false;
 };
 
 struct PublisherStatus {
-  std::optional<Version> committed;
-  std::uint64_t versions_waiting = 0;
-  std::uint64_t bytes_waiting = 0;
-  std::optional<Error> last_error;  // of what is tried again
-  std::optional<Error> stopped;
-  std::optional<Version> anchor_in_work;
-  std::optional<AnchorRef> newest_anchor;
+  std::optional<Version> version;  // the newest that is committed
+  std::uint64_t pending_versions = 0;
+  std::uint64_t pending_bytes = 0;
+  std::optional<Error> last_error;   // of what is tried again
+  std::optional<Error> fatal_error;  // why nothing is published any more
+  std::optional<Version> anchor_in_progress;
+  std::optional<AnchorRef> anchor;    // the newest complete one
   std::optional<Error> anchor_error;  // of the last anchor: it was abandoned, or is tried again
   std::vector<std::string> warnings;  // one sentence each
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/surface.h"
 #include "publish/publisher.h"
 #include "store/probe.h"
 
@@ -18,8 +19,8 @@ Status CheckPutIfAbsent(const Run& run, Random& random) {
   if (honours) return Ok();
   return Error(ErrorCode::kUnsupported,
                fmt::format("{} does not refuse to create an object twice, so two publishers could destroy each other's "
-                           "versions; make the run with --single-writer if there is only one",
-                           store.Name()));
+                           "versions; make the run with {} if there is only one",
+                           store.Name(), FlagText("single-writer")));
 }
 
 }  // namespace
@@ -29,7 +30,7 @@ Publisher::Publisher(Run run, PublisherOptions options, PublisherTools tools)
 
 Result<std::unique_ptr<Publisher>> Publisher::Open(Run run, PublisherOptions options, const PublisherTools& tools,
                                                    std::string_view start) {
-  WW_CHECK(!options.base_in_file || options.state_directory.has_value());
+  WW_CHECK(!options.base_on_disk || options.state_directory.has_value());
   if (options.group.has_value()) {
     WW_CHECK(options.group->rank < options.group->ranks && start.empty() == (options.group->rank == 0));
     WW_CHECK(!options.state_directory.has_value() && !options.skip_when_full);
@@ -45,8 +46,9 @@ Status Publisher::Start(std::string_view start) {
   anchors_.files = options_.anchor_files;
   anchors_.file_system = tools_.files;
   VersionMakerOptions maker;
-  if (options_.base_in_file) maker.base_directory = options_.state_directory;
+  if (options_.base_on_disk) maker.base_directory = options_.state_directory;
   maker.rebuild = options_.rebuild;
+  maker.allow_new_model = options_.allow_new_model;
   maker.reader_name = "publisher";
   if (options_.group.has_value()) maker.reader_name = fmt::format("rank {} of a publisher", options_.group->rank);
   maker_ = std::make_unique<VersionMaker>(run_, std::move(maker), tools_);
@@ -73,7 +75,7 @@ Status Publisher::StartCommitter() {
   std::vector<SpoolEntry> spooled;
   if (spool_ != nullptr) {
     WW_TRY(spooled,
-           RecoverSpool(run_, *spool_, options_.state_directory->string(), newest_, options_.drop_lost_versions));
+           RecoverSpool(run_, *spool_, options_.state_directory->string(), newest_, options_.discard_conflicting));
   }
   std::optional<KnownAnchor> anchor;
   if (newest_.has_value()) {
@@ -134,7 +136,8 @@ Status Publisher::LockStateDirectory() {
   if (!lock.ok()) {
     if (lock.error().code() != ErrorCode::kUnavailable) return lock.error();
     return Error(ErrorCode::kUnavailable,
-                 fmt::format("another publisher uses {}; stop it, or use another state directory", directory.string()));
+                 fmt::format("another publisher uses {}; stop it, or use another directory ({})", directory.string(),
+                             OptionText("state-dir", "DIR")));
   }
   lock_ = std::move(lock).value();
   spool_ = std::make_unique<Spool>(files, directory / "spool");
@@ -153,7 +156,7 @@ void Publisher::Resume(const SpoolEntry& spooled) {
   entry.ticket->stage = TicketStage::kSpooled;
   entry.ticket->version = record.version;
   entry.ticket->step = record.step;
-  entry.ticket->bytes = entry.part_bytes;
+  if (record.delta.has_value()) entry.ticket->delta_bytes = entry.part_bytes;
   entry.ticket->changed = record.changed;
   entry_bytes_ += entry.part_bytes;
   committer_->Resume(entry.call, spooled);

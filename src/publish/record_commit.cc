@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "base/surface.h"
 
 namespace weightwire {
 
@@ -52,10 +53,11 @@ std::string WhoseRecord(const Run& run, Version version) {
 }
 
 Error AnotherWriterWon(const Run& run, Version version, bool spooled) {
-  return {ErrorCode::kConflict,
-          fmt::format("{}: this publisher stops, and none of its versions from there on is published; see that only "
-                      "one publishes, then start it again{}",
-                      WhoseRecord(run, version), spooled ? fmt::format(", dropping them {}", kHowToDropLost) : "")};
+  return {
+      ErrorCode::kConflict,
+      fmt::format("{}: this publisher stops, and none of its versions from there on is published; see that only "
+                  "one publishes, then start it again{}",
+                  WhoseRecord(run, version), spooled ? fmt::format(" with {}", FlagText("discard-conflicting")) : "")};
 }
 
 }  // namespace weightwire

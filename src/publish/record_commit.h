@@ -27,7 +27,4 @@ Result<ReadBackOutcome> CommitRecord(const Run& run, Version version, std::strin
 // spool, and so in the way of its next start.
 [[nodiscard]] Error AnotherWriterWon(const Run& run, Version version, bool spooled);
 
-// How a person says PublisherOptions::drop_lost_versions.
-inline constexpr std::string_view kHowToDropLost = "with --drop-lost (in Python: drop_lost_versions=True)";
-
 }  // namespace weightwire

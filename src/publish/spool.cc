@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/limits.h"
 #include "base/object_hash.h"
+#include "base/surface.h"
 #include "log/limits.h"
 #include "publish/record_commit.h"
 
@@ -34,12 +35,12 @@ Error LostToAnotherWriter(const Run& run, const std::string& directory, const st
   const Version lost = newest.has_value() ? std::min(first, newest->record.version) : first;
   const std::string which =
       first == last ? fmt::format("version {}", last) : fmt::format("versions {} to {}", first, last);
-  // Only a person can know that these versions may be dropped.
+  // Only the user can know that these versions may be discarded.
   return {
       ErrorCode::kConflict,
       fmt::format("{}, so {} waiting in {} cannot be published any more: see that only one publishes, then start it "
-                  "{}, which drops what waits",
-                  WhoseRecord(run, lost), which, directory, kHowToDropLost)};
+                  "with {}, which discards what waits",
+                  WhoseRecord(run, lost), which, directory, FlagText("discard-conflicting"))};
 }
 
 }  // namespace
@@ -145,7 +146,7 @@ Status Spool::Remove(Version version) {
 }
 
 Result<std::vector<SpoolEntry>> RecoverSpool(const Run& run, Spool& spool, const std::string& directory,
-                                             const std::optional<KnownRecord>& newest, bool drop_lost) {
+                                             const std::optional<KnownRecord>& newest, bool discard_conflicting) {
   std::optional<KnownRecord> before = newest;
   std::vector<SpoolEntry> waiting;
   WW_TRY(std::vector<FoundEntry> found, spool.Recover());
@@ -174,7 +175,7 @@ Result<std::vector<SpoolEntry>> RecoverSpool(const Run& run, Spool& spool, const
       ours = before.has_value() ? CheckFollows(*before, entry.known).ok() : one.version == 0;
     }
     if (!ours) {
-      if (!drop_lost) return LostToAnotherWriter(run, directory, newest, one.version, found.back().version);
+      if (!discard_conflicting) return LostToAnotherWriter(run, directory, newest, one.version, found.back().version);
       drop = true;
       WW_RETURN_IF_ERROR(spool.Remove(one.version));
       continue;

@@ -71,8 +71,9 @@ class Spool {
 // Decides about spooled versions when a publisher starts.
 // Returns the versions that are still to be published, in order, and removes the others: those that are committed, and
 // those that are damaged or follow a damaged one. kConflict if another writer has taken the place of one, unless
-// `drop_lost`, which removes such versions, or if the spool belongs to another run. `directory` names it in messages.
+// `discard_conflicting`, which removes such versions, or if the spool belongs to another run. `directory` names it in
+// messages.
 Result<std::vector<SpoolEntry>> RecoverSpool(const Run& run, Spool& spool, const std::string& directory,
-                                             const std::optional<KnownRecord>& newest, bool drop_lost);
+                                             const std::optional<KnownRecord>& newest, bool discard_conflicting);
 
 }  // namespace weightwire

@@ -34,8 +34,9 @@ struct TicketStatus {
   TicketStage stage = TicketStage::kQueued;
   std::optional<Version> version;  // unless skipped or failed before it had one
   std::uint64_t step = 0;
-  std::uint64_t bytes = 0;    // of its parts
-  std::uint64_t changed = 0;  // units
+  std::optional<std::uint64_t> delta_bytes;   // of its parts; none if it has no delta
+  std::optional<std::uint64_t> anchor_bytes;  // of its own anchor, once it is committed; none if it has a delta
+  std::uint64_t changed = 0;                  // units
   // When each stage was reached, by the clock's monotonic time.
   std::array<std::optional<std::chrono::nanoseconds>, kTicketStages> times;
   // Why it failed, or, before the end, why the last attempt did; it is tried again.

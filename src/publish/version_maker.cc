@@ -12,6 +12,7 @@
 #include "follow/rebuild.h"
 #include "follow/targets/memory_target.h"
 #include "log/fields.h"
+#include "publish/same_model.h"
 
 namespace weightwire {
 namespace {
@@ -151,6 +152,7 @@ Result<std::optional<Draft>> VersionMaker::Make(const StateBits& bits, std::uint
     if (!admission.empty) return std::optional<Draft>();
     base_.Invalidate();
   }
+  WW_RETURN_IF_ERROR(CheckModel(*draft.layout, admission));
   if (base_.holds()) base_.DiscardUndo(admission.safe, base_.StepLimit());
 
   bool whole = !admission.newest_serial.has_value();
@@ -177,6 +179,18 @@ Result<std::optional<Draft>> VersionMaker::Make(const StateBits& bits, std::uint
   WW_TRY(Draft made,
          whole ? MakeWhole(bits, std::move(draft), admission) : MakeDelta(bits, std::move(draft), admission));
   return std::optional(std::move(made));
+}
+
+Status VersionMaker::CheckModel(const Layout& published, const Admission& admission) const {
+  const std::optional<Sha256Digest>& newest = admission.newest_layout;
+  if (options_.allow_new_model || !newest.has_value() || *newest == published.hash()) return Ok();
+  // The base of a rank has only its shards.
+  if (base_.holds() && base_.shards() == nullptr && base_.layout()->hash() == *newest) {
+    return CheckSameModel(*base_.layout(), published, run_.store().Name());
+  }
+  // Nothing is in flight, so the bucket has the layout.
+  WW_TRY(const Layout layout, run_.ReadLayout(*newest));
+  return CheckSameModel(layout, published, run_.store().Name());
 }
 
 Result<Draft> VersionMaker::MakeWhole(const StateBits& bits, Draft draft, const Admission& admission) {

@@ -31,7 +31,8 @@ namespace weightwire {
 struct VersionMakerOptions {
   // The base copy is in a file of this directory, which must exist. Without it the base is in memory.
   std::optional<FileSystem::Path> base_directory;
-  bool rebuild = true;      // a lost base is rebuilt from the bucket
+  bool rebuild = true;  // a lost base is rebuilt from the bucket
+  bool allow_new_model = false;
   std::string reader_name;  // of the follower that rebuilds it, in its lease
 };
 
@@ -56,6 +57,8 @@ class VersionMaker {
  private:
   // Replaces the base by `version`, from the bucket. False if that is impossible; an error if it may be possible later.
   Result<bool> Rebuild(const KnownRecord& version, const std::shared_ptr<const Shards>& shards, Version serial);
+  // kMismatch for a state of another model than the newest version's. REQUIRES: the base is at that version, or lost.
+  Status CheckModel(const Layout& published, const Admission& admission) const;
   Result<Draft> MakeWhole(const StateBits& bits, Draft draft, const Admission& admission);
   Result<Draft> MakeDelta(const StateBits& bits, Draft draft, const Admission& admission);
   Status ApplySpooled(std::span<const SpoolEntry> spooled, const Spool& spool);

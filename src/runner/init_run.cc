@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/random.h"
+#include "base/surface.h"
 #include "store/probe.h"
 
 namespace weightwire {
@@ -16,8 +17,8 @@ Result<Run> InitRun(Store& store, bool single_writer, bool* made) {
   if (!refuses && !single_writer) {
     return Error(ErrorCode::kUnsupported,
                  fmt::format("{} does not refuse to create an object twice, so two publishers could overwrite each "
-                             "other's versions; if there will only ever be one, say so (--single-writer)",
-                             store.Name()));
+                             "other's versions; if there will only ever be one, say so ({})",
+                             store.Name(), FlagText("single-writer")));
   }
   auto run = Run::Create(store, single_writer, random);
   if (run.ok() && made != nullptr) *made = true;

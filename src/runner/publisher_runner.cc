@@ -105,11 +105,11 @@ TicketStatus PublisherRunner::Wait(const Ticket& ticket, std::optional<std::chro
   return *ticket;
 }
 
-bool PublisherRunner::Drain(std::optional<std::chrono::nanoseconds> at_most) const {
+bool PublisherRunner::Flush(std::optional<std::chrono::nanoseconds> at_most) const {
   Lock lock(mutex_);
-  const auto drained = [&] { return publisher_->idle() && given_.outgoing.empty(); };
-  WaitFor(lock, at_most, [&] { return drained() || stop_ || publisher_->disconnected().has_value(); });
-  return drained();
+  const auto flushed = [&] { return publisher_->idle() && given_.outgoing.empty(); };
+  WaitFor(lock, at_most, [&] { return flushed() || stop_ || publisher_->disconnected().has_value(); });
+  return flushed();
 }
 
 void PublisherRunner::Stop() {

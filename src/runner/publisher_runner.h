@@ -52,10 +52,11 @@ class PublisherRunner {
   [[nodiscard]] TicketStatus Look(const Ticket& ticket) const;
   TicketStatus Wait(const Ticket& ticket, std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;
   // Waits until all versions and anchors are uploaded. Returns false on timeout, after Stop(), or while disconnected.
-  bool Drain(std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;
+  bool Flush(std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;
 
   // Ends the threads after their current jobs, and wakes all waiting callers. With a state directory every published
-  // version is then durable, for the next start; otherwise what was not sent is lost.
+  // version is then durable, for the next start, except a version without a delta, and those after it, until its anchor
+  // is complete. Without one, what was not sent is lost.
   void Stop();
   [[nodiscard]] PublisherStatus status() const;
 

@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "base/file.h"
+#include "base/surface.h"
 
 namespace weightwire {
 
@@ -21,7 +22,8 @@ Result<std::filesystem::path> StateDirectory(const std::optional<std::filesystem
       directory = std::filesystem::path(home) / ".local" / "state";
     } else {
       return Error(ErrorCode::kInvalidArgument,
-                   "there is no home directory to keep the publisher's state in; say where with --state DIR");
+                   "there is no home directory to keep the publisher's state in; say where with " +
+                       OptionText("state-dir", "DIR"));
     }
     directory = directory / "weightwire" / ToHex(run);
   }

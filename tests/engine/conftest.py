@@ -103,10 +103,10 @@ class TrainedRun:
 
     def publish(self):
         """The weights as they are; the version's number."""
-        ticket = self._publisher.publish(self.version + 1, self.state)
-        ticket.wait(WAIT_SECONDS)
+        ticket = self._publisher.publish(self.version + 1, model=self.state)
+        ticket.result(WAIT_SECONDS)
         self.version += 1
-        assert ticket.stats.version == self.version
+        assert ticket.status.version == self.version
         self._kept[self.version] = {name: tensor.clone() for name, tensor in self.state.items()}
         return self.version
 

@@ -36,9 +36,9 @@ def run(tmp_path):
 
     def publish(changed=3, name="w"):
         state[name][:changed] += 1
-        ticket = publisher.publish(next(steps), state)
-        ticket.wait(60)
-        return ticket.stats.version
+        ticket = publisher.publish(next(steps), model=state)
+        ticket.result(60)
+        return ticket.status.version
 
     steps = itertools.count()
     run.publish = publish

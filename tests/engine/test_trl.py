@@ -219,7 +219,7 @@ def test_a_server_follows_exactly_and_staleness_is_bounded(training, server, ref
     logs = [entry for entry in trainer.state.log_history if "weightwire/version" in entry]
     assert [entry["weightwire/version"] for entry in logs][:4] == [8, 9, 10, 11]
     assert all(entry["sample/staleness_max"] <= 1 for entry in logs if "sample/staleness_max" in entry)
-    assert all(entry["weightwire/bytes"] > 0 and 0 < entry["weightwire/changed_share"] <= 1 for entry in logs[:4])
+    assert all(entry["weightwire/delta_bytes"] > 0 and 0 < entry["weightwire/changed_ratio"] <= 1 for entry in logs[:4])
 
     assert_published(training.bucket, trainer.model)
     status = server.wait_for_version(11)
@@ -238,7 +238,7 @@ def test_distillation_publishes_and_a_server_follows_exactly(training, server, r
     assert min(tags) > before
     logs = [entry for entry in trainer.state.log_history if "weightwire/version" in entry]
     assert [entry["weightwire/version"] for entry in logs][:3] == [before + 2, before + 3, last]
-    assert all(entry["weightwire/bytes"] > 0 for entry in logs[:3])
+    assert all(entry["weightwire/delta_bytes"] > 0 for entry in logs[:3])
 
     assert_published(training.bucket, trainer.model)
     assert server.wait_for_version(last)["last_error"] is None

@@ -364,12 +364,12 @@ TEST(Board, AnAnchorThatCannotBeCompletedIsGivenUpBeforeGcTakesItsPieces) {
   refused = true;
   const auto tickets = group.PublishAll(Trained(model, 1), 1);
   group.Work();
-  EXPECT_TRUE(group[0].status().anchor_in_work.has_value());
+  EXPECT_TRUE(group[0].status().anchor_in_progress.has_value());
   world.clock.Advance(std::chrono::hours(13));
   group.WorkUntilIdle();
   ExpectStage(tickets, TicketStage::kCommitted);
   EXPECT_TRUE(group[0].status().anchor_error.has_value());
-  EXPECT_FALSE(group[0].status().anchor_in_work.has_value());
+  EXPECT_FALSE(group[0].status().anchor_in_progress.has_value());
 }
 
 TEST(Board, RanksMustSeeTheSameRun) {
@@ -563,7 +563,7 @@ TEST(Board, APartThatTakesLongIsWaitedFor) {
   group.PublishFirst(model);
   slow = true;
   const auto tickets = group.PublishAll(Trained(model, 1), 1);
-  EXPECT_GT(tickets[1]->bytes, 300U);
+  EXPECT_GT(tickets[1]->delta_bytes.value_or(0), 300U);
   group.WorkUntilIdle();
   ExpectStage(tickets, TicketStage::kCommitted);
   ExpectVersion(world, 1, Trained(model, 1));

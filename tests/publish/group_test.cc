@@ -19,7 +19,9 @@ TEST_P(GroupTest, VersionsAreExact) {
     ExpectStage(tickets, TicketStage::kCommitted);
     EXPECT_EQ(tickets[0]->version, v);
     EXPECT_EQ(tickets[0]->changed, Newest(world)->record.changed) << "of all ranks";
-    EXPECT_EQ(tickets[0]->bytes, Newest(world)->record.OwnDeltaBytes());
+    EXPECT_EQ(tickets[0]->delta_bytes.value_or(0), Newest(world)->record.OwnDeltaBytes());
+    EXPECT_EQ(tickets[0]->delta_bytes.has_value(), v > 0);
+    EXPECT_EQ(tickets[0]->anchor_bytes.has_value(), v == 0);
     ExpectVersion(world, v, model);
     model = Trained(model, v);
   }

@@ -12,7 +12,7 @@ namespace {
 struct Case {
   const char* name;
   bool state_directory;
-  bool base_in_file;
+  bool base_on_disk;
   bool power_failure;
 };
 
@@ -20,7 +20,7 @@ class CrashTest : public ::testing::TestWithParam<Case> {
  protected:
   [[nodiscard]] static PublisherOptions Options() {
     PublisherOptions options;
-    if (GetParam().state_directory) options = WithStateDirectory(GetParam().base_in_file);
+    if (GetParam().state_directory) options = WithStateDirectory(GetParam().base_on_disk);
     options.anchor_every = 2;
     return options;
   }

@@ -38,7 +38,9 @@ TEST_P(PublisherTest, PublishesTheExactStatesInOrder) {
     EXPECT_EQ(versions[i].known.record.step, 100 + i);
     EXPECT_EQ(tickets[i]->stage, TicketStage::kCommitted);
     EXPECT_EQ(tickets[i]->version, i);
-    EXPECT_EQ(tickets[i]->bytes, versions[i].known.record.OwnDeltaBytes());
+    EXPECT_EQ(tickets[i]->delta_bytes.value_or(0), versions[i].known.record.OwnDeltaBytes());
+    EXPECT_EQ(tickets[i]->delta_bytes.has_value(), i > 0);
+    EXPECT_EQ(tickets[i]->anchor_bytes.has_value(), i == 0);
     EXPECT_EQ(tickets[i]->changed, versions[i].known.record.changed);
   }
   EXPECT_EQ(versions[0].known.record.changed, kSmallModelUnits);
@@ -147,7 +149,7 @@ TEST_P(PublisherTest, ACommittedVersionCostsTwoRequestsAndLittleMoreThanItsDelta
     model = Trained(model, i);
     const Ticket ticket = process.MustPublish(model, i);
     process.WorkUntilIdle();
-    parts += ticket->bytes;
+    parts += ticket->delta_bytes.value_or(0);
   }
   EXPECT_EQ(VersionsIn(world.bucket), 1 + kVersions);
   EXPECT_EQ(process.store().requests() - requests, 2 * kVersions);
@@ -274,7 +276,7 @@ TEST_P(PublisherTest, AnAnchorIsDueWhenTheDeltasAddUp) {
     process.WorkUntilIdle();
     EXPECT_EQ(Run::Open(world.bucket).value().ListAnchors(0).value().size(), 1u);
     model = Trained(model, ++i, 2);
-    bytes += process.MustPublish(model, i)->bytes;
+    bytes += process.MustPublish(model, i)->delta_bytes.value_or(0);
   }
   process.WorkUntilIdle();
   const auto anchors = Run::Open(world.bucket).value().ListAnchors(0).value();
@@ -303,7 +305,7 @@ TEST_P(PublisherTest, ANetworkThatIsGoneLosesNothing) {
   }
   EXPECT_EQ(tickets[0]->stage, TicketStage::kUploading);
   ASSERT_TRUE(tickets[0]->error.has_value());
-  EXPECT_EQ(process->status().versions_waiting, 5u);
+  EXPECT_EQ(process->status().pending_versions, 5u);
   EXPECT_TRUE(process->status().last_error.has_value());
   gone = false;
   process.WorkUntilIdle();
@@ -410,7 +412,8 @@ TEST_P(PublisherTest, OfTwoPublishersOneWinsAndTheOtherStops) {
   EXPECT_EQ(lost->error->code(), ErrorCode::kConflict);
   EXPECT_NE(lost->error->message().find("another writer"), std::string::npos) << lost->error->message();
   // What is in a spool would be in the way of the next start.
-  EXPECT_EQ(lost->error->message().find("--drop-lost") != std::string::npos, options.state_directory.has_value());
+  EXPECT_EQ(lost->error->message().find("--discard-conflicting") != std::string::npos,
+            options.state_directory.has_value());
   const auto versions = ReadWholeRun(world.bucket);
   ASSERT_EQ(versions.size(), 2u);
   EXPECT_EQ(versions[1].model, ones);
@@ -751,13 +754,12 @@ TEST(Publisher, ASpoolThatLostItsPlaceNeedsAPersonsWord) {
     const Status opened = process.Open();
     ASSERT_FALSE(opened.ok());
     EXPECT_EQ(opened.error().code(), ErrorCode::kConflict);
-    for (const char* const words :
-         {"another writer", "versions 1 to 2", "/state", "--drop-lost", "drop_lost_versions"}) {
+    for (const char* const words : {"another writer", "versions 1 to 2", "/state", "--discard-conflicting"}) {
       EXPECT_NE(opened.error().message().find(words), std::string::npos) << opened.error().message();
     }
   }
   PublisherOptions options = WithStateDirectory();
-  options.drop_lost_versions = true;
+  options.discard_conflicting = true;
   Process process(world, options);
   ASSERT_TRUE(process.Open().ok());
   process.MustPublish(Trained(first, 4), 2);

@@ -248,10 +248,10 @@ class Process {
   std::unique_ptr<Publisher> publisher_;
 };
 
-inline PublisherOptions WithStateDirectory(bool base_in_file = true) {
+inline PublisherOptions WithStateDirectory(bool base_on_disk = true) {
   PublisherOptions options;
   options.state_directory = "/state";
-  options.base_in_file = base_in_file;
+  options.base_on_disk = base_on_disk;
   return options;
 }
 

@@ -17,7 +17,7 @@ def bucket(tmp_path):
 def publish(bucket, *states, **options):
     """Publishes each state as a version of its own."""
     with ww.Publisher(bucket, **options) as publisher:
-        return [publisher.publish(step, state) for step, state in enumerate(states)]
+        return [publisher.publish(step, model=state) for step, state in enumerate(states)]
 
 
 def small_state(seed=0):

@@ -69,20 +69,20 @@ def test_the_trainer_goes_on_and_its_optimizer_waits(bucket, gate):
         expected = published(model)
         ticket = publisher.publish(1)
         assert gate.reached.wait(60)
-        assert (ticket.stats.stage, ticket.version, ticket.done) == ("reading", None, False)
+        assert (ticket.status.stage, ticket.version, ticket.done()) == ("reading", None, False)
         with pytest.raises(ww.WaitTimeoutError, match="step 1 is still reading"):
             ticket.wait_read(0)
         with pytest.raises(ww.WaitTimeoutError, match="step 1 is still reading"):
-            ticket.wait(0)
+            ticket.result(0)
         with pytest.raises(ww.WaitTimeoutError):
-            publisher.drain(0)
+            publisher.flush(0)
         # The forward pass changes the buffers of the normalization, which is allowed; the step has to wait.
         opener = threading.Timer(0, gate.set)
         model(torch.randn(4, 8, dtype=torch.float64)).sum().backward()
         opener.start()
         optimizer.step()
         assert ticket.version == 1
-        assert publisher.stats.held_seconds > 0
+        assert publisher.status.blocked_seconds > 0
     assert_same_tensors(ww.load(bucket, framework="torch"), expected)
 
 
@@ -112,9 +112,9 @@ def test_a_write_while_weights_are_read_is_found_out(bucket, gate):
         gate.set()
         with pytest.raises(ww.InvalidArgumentError, match=r"'2\.bias' was changed while it was read"):
             ticket.wait_read()
-        assert ticket.stats.stage == "failed"
+        assert ticket.status.stage == "failed"
         # Said once: the next one goes on from the version before.
-        assert publisher.publish(2).wait().version == 1
+        assert publisher.publish(2).result().version == 1
     assert_same_tensors(ww.load(bucket, framework="torch"), published(model))
 
 
@@ -122,7 +122,7 @@ def test_what_went_wrong_is_said_by_the_next_call_if_nobody_asked(bucket, gate):
     model = double_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with first_version(bucket, model, gate, optimizer=optimizer) as publisher:
-        for raising in (optimizer.step, publisher.publish, publisher.drain):
+        for raising in (optimizer.step, publisher.publish, publisher.flush):
             gate.clear()
             gate.reached.clear()
             publisher.publish()
@@ -141,7 +141,7 @@ def test_versions_before_one_that_failed_are_sent(bucket, gate):
     gate.set()
     with (
         pytest.raises(ww.InvalidArgumentError, match="was changed"),
-        ww.Publisher(bucket, weights, dtype=torch.bfloat16, bytes_per_second=200_000) as publisher,
+        ww.Publisher(bucket, weights, dtype=torch.bfloat16, max_bytes_per_second=200_000) as publisher,
     ):
         publisher.publish(0)
         weights["w"] += 1
@@ -163,7 +163,7 @@ def test_a_write_while_the_first_version_is_read_is_found_out(bucket, gate):
         weights["w"] += 1
         gate.set()
         with pytest.raises(ww.InvalidArgumentError, match="was changed"):
-            ticket.wait()
+            ticket.result()
         assert publisher.publish(0).version == 0
     assert_same_tensors(ww.load(bucket, framework="torch"), {"w": weights["w"].bfloat16()})
 
@@ -208,8 +208,8 @@ def test_what_is_read_is_waited_for_at_the_end(bucket, gate):
 def test_what_is_read_when_a_publisher_is_closed_is_kept_in_the_state_directory(bucket, tmp_path, gate):
     model = double_model()
     # So slow that nothing but the first version is sent before the end.
-    publisher = first_version(bucket, model, gate, state=tmp_path / "state", bytes_per_second=10_000)
-    publisher.drain()
+    publisher = first_version(bucket, model, gate, state_dir=tmp_path / "state", max_bytes_per_second=10_000)
+    publisher.flush()
     for step in (1, 2, 3):
         with torch.no_grad():
             model[0].weight += 1
@@ -218,8 +218,8 @@ def test_what_is_read_when_a_publisher_is_closed_is_kept_in_the_state_directory(
         if step < 3:
             ticket.wait_read()
     publisher.close()
-    with ww.Publisher(bucket, model, dtype=torch.bfloat16, state=tmp_path / "state") as publisher:
-        publisher.drain()
+    with ww.Publisher(bucket, model, dtype=torch.bfloat16, state_dir=tmp_path / "state") as publisher:
+        publisher.flush()
     assert_same_tensors(ww.load(bucket, version=3, framework="torch"), published(model))
 
 
@@ -254,7 +254,7 @@ def test_draining_raises_what_was_published_before_it_and_nothing_else(bucket, g
     model = double_model()
     with first_version(bucket, model, gate) as publisher:
         gate.set()
-        publisher.drain(60)
+        publisher.flush(60)
         gate.clear()
         gate.reached.clear()
         reading = publisher._session.background.reading
@@ -262,15 +262,15 @@ def test_draining_raises_what_was_published_before_it_and_nothing_else(bucket, g
         ticket = publisher.publish(1, background=True)
         assert gate.reached.wait(60)
         with pytest.raises(ww.WaitTimeoutError):
-            publisher.drain(0.01)
+            publisher.flush(0.01)
         with torch.no_grad():
             model[0].weight += 1
         gate.set()
         with pytest.raises(ww.InvalidArgumentError, match="was changed"):
-            publisher.drain(60)
+            publisher.flush(60)
         with pytest.raises(ww.InvalidArgumentError, match="was changed"):
             ticket.wait_read()  # whoever has the ticket may ask again
-        publisher.drain(60)
+        publisher.flush(60)
 
 
 def test_parameters_that_the_optimizer_does_not_step_are_refused(bucket):
@@ -332,7 +332,7 @@ def test_an_optimizer_waits_also_when_only_the_ticket_is_left(bucket, gate):
     model(torch.randn(4, 8, dtype=torch.float64)).sum().backward()
     threading.Timer(0, gate.set).start()
     optimizer.step()
-    assert ticket.wait().version == 1
+    assert ticket.result().version == 1
     assert_same_tensors(ww.load(bucket, framework="torch"), expected)
 
 
@@ -346,7 +346,7 @@ def test_many_threads_drain_while_one_publishes(bucket):
         def drain():
             try:
                 while not stop.is_set():
-                    publisher.drain()
+                    publisher.flush()
             except BaseException as error:
                 raised.append(error)
 
@@ -381,7 +381,7 @@ def test_a_write_to_a_tensor_of_a_mesh_is_found_out(bucket, gate):
             weights["w"].add_(1)
             gate.set()
             with pytest.raises(ww.InvalidArgumentError, match="was changed"):
-                ticket.wait()
+                ticket.result()
     finally:
         dist.destroy_process_group()
 

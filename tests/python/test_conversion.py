@@ -40,7 +40,7 @@ def test_only_what_changes_after_rounding_is_sent(bucket):
             master += torch.randn(1000, 100, generator=torch.Generator().manual_seed(step)) * 1e-5
             ticket = publisher.publish(step)
             after = master.to(torch.bfloat16)
-            assert ticket.stats.changed == int((before != after).sum())
+            assert ticket.status.changed_elements == int((before != after).sum())
             before = after
     assert_same_tensors(ww.load(bucket, framework="torch"), {"w": before})
 

@@ -45,7 +45,7 @@ def test_arrays_change_only_when_told_to_and_then_exactly(bucket):
         assert_same(target, first)
         assert follower.poll() is None
         with ww.Publisher(bucket) as publisher:
-            publisher.publish(1, second)
+            publisher.publish(1, model=second)
         update = follower.poll()
         assert (update.from_version, update.version) == (0, 1)
         assert_same(target, first)
@@ -84,7 +84,7 @@ def test_the_last_update_can_be_taken_back(bucket):
     with ww.Follower(bucket, target) as follower:
         follower.poll().apply()
         with ww.Publisher(bucket) as publisher:
-            publisher.publish(1, second)
+            publisher.publish(1, model=second)
         update = follower.poll().apply()
         update.undo()
         assert_same(target, first)
@@ -105,8 +105,8 @@ def test_the_newest_version_is_known_while_standing_still(bucket):
         follower.poll().apply()
         follower.pin(0)
         with ww.Publisher(bucket) as publisher:
-            publisher.publish(1, second)
-            publisher.publish(2, first)
+            publisher.publish(1, model=second)
+            publisher.publish(2, model=first)
         assert follower.poll() is None
         assert (follower.newest(), follower.version) == (2, 0)
 
@@ -133,10 +133,10 @@ def test_a_mirror_is_digested_before_it_is_gone_on_from_unless_told_otherwise(bu
 def test_a_mirror_that_is_loaded_says_that_everything_may_have_changed(bucket, tmp_path):
     state = small_state()
     with (
-        ww.Publisher(bucket, anchor_every=1, anchor_percent=0) as publisher,
+        ww.Publisher(bucket, anchor_every=1, anchor_percent=None) as publisher,
         ww.Follower(bucket, tmp_path / "mirror") as follower,
     ):
-        publisher.publish(0, state).wait()
+        publisher.publish(0, model=state).result()
         first = follower.poll()
         assert (first.version, first.changes, first.changes_layout) == (0, None, False)
         assert first.apply() is first
@@ -476,7 +476,7 @@ def test_a_fork_may_drop_what_its_parent_had_open_or_closed(tmp_path):
 weights = {"w": np.arange(100_000, dtype=np.float32)}
 closed = ww.Publisher("bucket", weights, threads=4)
 tickets = [closed.publish()]
-tickets[0].wait()
+tickets[0].result()
 closed.close()
 opened = ww.Publisher("other", weights, threads=4)
 tickets.append(opened.publish())
@@ -489,7 +489,7 @@ if pid == 0:
     gc.collect()
     os._exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-tickets[1].wait()
+tickets[1].result()
 updates[0].apply()
 opened.close()
 """
@@ -501,13 +501,13 @@ def test_a_fork_that_ends_leaves_its_parent_s_follower_as_it_is(tmp_path):
     script = """
 weights = {"w": np.arange(10, dtype=np.float32)}
 with ww.Publisher("bucket", weights) as publisher:
-    publisher.publish().wait()
+    publisher.publish().result()
     target = {"w": np.zeros(10, np.float32)}
     with ww.Follower("bucket", target) as follower:
         follower.poll().apply()
         fork_that_refuses(follower.poll, follower.check)
         weights["w"] += 1
-        publisher.publish().wait()
+        publisher.publish().result()
         follower.wait(timeout=60).apply()
     assert (target["w"] == weights["w"]).all()
 """

@@ -54,8 +54,10 @@ def test_every_step_is_a_version_and_the_trainers_log_tells(bucket, tmp_path):
     assert_published(bucket, model, version=4)
     logged = [entry for entry in trainer.state.log_history if "weightwire/version" in entry]
     assert [entry["weightwire/version"] for entry in logged][:4] == [1, 2, 3, 4]
-    assert all(0 < entry["weightwire/changed_share"] <= 1 for entry in logged[1:4])
-    assert all(entry["weightwire/bytes"] > 0 for entry in logged[1:4])
+    # The first version was sent as an anchor, and is not counted.
+    assert [entry["weightwire/deltas"] for entry in logged][:4] == [1, 1, 1, 1]
+    assert all(0 < entry["weightwire/changed_ratio"] <= 1 for entry in logged[:4])
+    assert all(entry["weightwire/delta_bytes"] > 0 for entry in logged[1:4])
 
 
 class SwapsAverages(transformers.TrainerCallback):
@@ -92,7 +94,7 @@ def test_weights_are_read_while_the_trainer_computes(bucket, tmp_path, swaps, we
 
 def test_every_nth_step_is_a_version_when_asked_for(bucket, tmp_path):
     model = tiny_model()
-    trainer_for(model, bucket, tmp_path / "out", steps=4, every=2).train()
+    trainer_for(model, bucket, tmp_path / "out", steps=4, every_steps=2).train()
     assert_published(bucket, model, version=2)
     with pytest.raises(ww.NotFoundError):
         ww.load(bucket, version=3)
@@ -100,7 +102,7 @@ def test_every_nth_step_is_a_version_when_asked_for(bucket, tmp_path):
 
 def test_the_weights_of_the_last_step_are_published_whatever_its_number(bucket, tmp_path):
     model = tiny_model()
-    trainer_for(model, bucket, tmp_path / "out", steps=3, every=2).train()
+    trainer_for(model, bucket, tmp_path / "out", steps=3, every_steps=2).train()
     assert_published(bucket, model, version=2)
 
 
@@ -137,22 +139,22 @@ def test_the_share_that_changed_is_of_what_is_published(bucket, tmp_path):
     from weightwire.integrations.transformers import PublishCallback
 
     tied = log_of(PublishCallback(bucket), tiny_model(), lambda name: True)
-    assert (tied["weightwire/version"], tied["weightwire/changed_share"]) == (1, 1.0)
+    assert (tied["weightwire/version"], tied["weightwire/changed_ratio"]) == (1, 1.0)
     adapted = peft.get_peft_model(tiny_model(), peft.LoraConfig(r=4, target_modules=["q_proj"]))
     adapter = log_of(PublishCallback(tmp_path / "adapter"), adapted, lambda name: "lora_" in name)
-    assert (adapter["weightwire/version"], adapter["weightwire/changed_share"]) == (1, 1.0)
+    assert (adapter["weightwire/version"], adapter["weightwire/changed_ratio"]) == (1, 1.0)
 
 
 def test_a_training_that_broke_off_does_not_keep_the_next_from_publishing(bucket, tmp_path):
     from weightwire.integrations.transformers import PublishCallback
 
     model = tiny_model()
-    callback = PublishCallback(bucket, state=tmp_path / "state", dtype=torch.bfloat16)
+    callback = PublishCallback(bucket, state_dir=tmp_path / "state", dtype=torch.bfloat16)
     state, control = transformers.TrainerState(), transformers.TrainerControl()
     callback.on_train_begin(None, state, control, model=model)
     first = callback.publisher  # then the training raises: nobody is told of its end
     log_of(callback, model, lambda name: True)
-    assert first.stats.committed == 0
+    assert first.status.version == 0
     assert_published(bucket, model, version=1)
 
 
@@ -213,7 +215,7 @@ def train_as_a_rank():
         versions = [entry["weightwire/version"] for entry in logged]
         assert versions == sorted(set(versions)) and versions[-1] == 3
         record = json.loads((bucket / "versions" / "00000000000000000003.json").read_text())
-        assert sum(entry["weightwire/bytes"] for entry in logged) == int(record["total_delta_bytes"])
+        assert sum(entry.get("weightwire/delta_bytes", 0) for entry in logged) == int(record["total_delta_bytes"])
 
 
 def test_all_ranks_of_a_trainer_publish_together(bucket, tmp_path):

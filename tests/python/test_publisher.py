@@ -1,6 +1,7 @@
 """Publishing from Python: what goes in comes out, whatever the arrays are made of."""
 
 import asyncio
+import inspect
 import signal
 import subprocess
 import sys
@@ -75,11 +76,17 @@ def test_an_array_at_any_address_is_published_as_it_looks(bucket, dtype):
 
 def test_what_is_not_an_array_is_refused_by_name(bucket):
     with ww.Publisher(bucket) as publisher:
-        with pytest.raises(ww.InvalidArgumentError, match="'oops' is a object"):
-            publisher.publish(0, {"oops": object()})
+        with pytest.raises(ww.InvalidArgumentError, match="'oops' is of the type object"):
+            publisher.publish(0, model={"oops": object()})
         with pytest.raises(ww.InvalidArgumentError, match=r"'big'.*which no checkpoint can hold"):
-            publisher.publish(0, {"big": np.zeros(3, ">f4")})
-        with pytest.raises(ww.InvalidArgumentError, match="made without a model"):
+            publisher.publish(0, model={"big": np.zeros(3, ">f4")})
+        for value, kind in ((3, "int"), (0.5, "float"), ([1.0, 2.0], "list"), ("x", "str")):
+            with pytest.raises(
+                ww.InvalidArgumentError, match=f"'a' is of the type {kind}, which is not an array"
+            ) as caught:
+                publisher.publish(0, model={"a": value})
+            assert caught.value.code == "invalid_argument"
+        with pytest.raises(ww.InvalidArgumentError, match="made without one"):
             publisher.publish(0)
 
 
@@ -87,27 +94,28 @@ def test_the_same_state_and_step_is_published_once(bucket):
     state = small_state()
     with ww.Publisher(bucket, state) as publisher:
         first = publisher.publish(3)
-        first.wait()
+        first.result()
         again = publisher.publish(3)
         other = publisher.publish(4)
-    assert first.stats.stage == other.stats.stage == "committed"
-    assert again.stats.stage == "already_published"
-    assert (other.version, other.stats.changed) == (1, 0)
+    assert first.status.stage == other.status.stage == "committed"
+    assert again.status.stage == "already_published"
+    assert (other.version, other.status.changed_elements) == (1, 0)
 
 
 def test_a_ticket_tells_what_became_of_it(bucket):
     state = small_state()
     with ww.Publisher(bucket, state) as publisher:
-        publisher.publish(0).wait()
+        publisher.publish(0).result()
         state["embed.weight"][0, 0] += 1
         ticket = publisher.publish(1)
-        stats = ticket.wait(timeout=60)
-        assert publisher.stats.committed == 1
-        assert publisher.stats.bytes_sent > stats.bytes
-    assert (stats.stage, stats.version, stats.step, stats.changed) == ("committed", 1, 1, 1)
-    assert stats.bytes > 0
-    assert stats.seconds["committed"] >= stats.seconds["queued"] == 0
-    assert ticket.done and stats.error is None
+        status = ticket.result(timeout=60)
+        assert publisher.status.version == 1
+        assert publisher.status.bytes_sent > status.delta_bytes
+    assert (status.stage, status.version, status.step, status.changed_elements) == ("committed", 1, 1, 1)
+    assert (ticket.version, ticket.step) == (1, 1)
+    assert status.delta_bytes > 0 and status.anchor_bytes is None
+    assert status.stage_seconds["committed"] >= status.stage_seconds["queued"] == 0
+    assert ticket.done() and status.error is None and ticket.exception() is None
     assert "version 1" in repr(ticket)
 
 
@@ -115,18 +123,18 @@ def test_waiting_for_a_ticket_does_not_block_an_event_loop(bucket, tmp_path):
     state = small_state()
 
     async def wait_for_the_bucket(ticket):
-        waiting = asyncio.create_task(ticket.wait_async(60))
+        waiting = asyncio.create_task(ticket.result_async(60))
         await asyncio.sleep(0)
         (tmp_path / "away").rename(bucket)
         return await waiting
 
     with ww.Publisher(bucket, state) as publisher:
-        publisher.publish(0).wait()
-        publisher.drain()
+        publisher.publish(0).result()
+        publisher.flush()
         bucket.rename(tmp_path / "away")
         state["embed.weight"][0] += 1
-        stats = asyncio.run(wait_for_the_bucket(publisher.publish(1)))
-    assert stats.stage == "committed"
+        status = asyncio.run(wait_for_the_bucket(publisher.publish(1)))
+    assert status.stage == "committed"
 
 
 def test_a_wait_that_an_event_loop_gives_up_ends(bucket):
@@ -139,22 +147,22 @@ def test_a_wait_that_an_event_loop_gives_up_ends(bucket):
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    publisher = ww.Publisher(bucket, {"w": np.zeros(10_000_000, np.uint8)}, bytes_per_second=1000)
+    publisher = ww.Publisher(bucket, {"w": np.zeros(10_000_000, np.uint8)}, max_bytes_per_second=1000)
     ticket = publisher.publish(0)
-    asyncio.run(give_up(ticket.wait_async()))
-    asyncio.run(give_up(publisher.drain_async()))
+    asyncio.run(give_up(ticket.result_async()))
+    asyncio.run(give_up(publisher.flush_async()))
     with pytest.raises(ww.WaitTimeoutError, match=r"after 0\.01 seconds"):
-        asyncio.run(ticket.wait_async(0.01))
+        asyncio.run(ticket.result_async(0.01))
     with pytest.raises(ww.WaitTimeoutError, match=r"after 0\.01 s"):
-        asyncio.run(publisher.drain_async(0.01))
-    publisher.close()
+        asyncio.run(publisher.flush_async(0.01))
+    publisher.close(discard=True)
 
 
 def test_an_event_loop_drains(bucket):
     async def run(publisher):
         publisher.publish(0)
-        await publisher.drain_async()
-        return publisher.stats.versions_waiting
+        await publisher.flush_async()
+        return publisher.status.pending_versions
 
     with ww.Publisher(bucket, small_state()) as publisher:
         assert asyncio.run(run(publisher)) == 0
@@ -163,29 +171,57 @@ def test_an_event_loop_drains(bucket):
 def test_a_publisher_that_nobody_closes_says_what_is_lost(tmp_path):
     script = """
 import numpy as np, weightwire as ww
-publisher = ww.Publisher("bucket", {"w": np.zeros(10_000_000, np.uint8)}, bytes_per_second=1000)
+options = dict(exit_timeout=0.01, max_bytes_per_second=1000)
+publisher = ww.Publisher("bucket", {"w": np.zeros(10_000_000, np.uint8)}, **options)
 publisher.publish(0)
 """
     ran = run_script(tmp_path, script)
-    assert "was not closed, and 1 of its versions were not sent; they are lost" in ran.stderr
-    ran = run_script(tmp_path, script.replace("bytes_per_second", 'state="state", bytes_per_second'))
-    assert "the next one with this state= sends them" in ran.stderr
-    ran = run_script(tmp_path, script.replace("10_000_000", "10").replace("publish(0)", "publish(0).wait()"))
+    assert "was not closed, and 1 version was not sent; they are lost" in ran.stderr
+    # The first version is an anchor, which is kept nowhere else. The next one is a delta.
+    script = script.replace("dict(", 'dict(state_dir="state", ').replace("np.zeros(10_000_000, np.uint8)", "weights")
+    weights = "weights = np.random.default_rng(STEP).integers(0, 255, 1_000_000).astype(np.uint8)"
+    for step, fast in ((0, "max_bytes_per_second=10_000_000"), (1, "max_bytes_per_second=1000")):
+        made = script.replace("max_bytes_per_second=1000", fast).replace(
+            "exit_timeout=0.01", f"exit_timeout={30 - 30 * step}"
+        )
+        ran = run_script(tmp_path, made.replace("options =", f"{weights.replace('STEP', str(step))}\noptions ="))
+    assert "the next publisher with this state_dir= sends them" in ran.stderr
+
+
+def test_a_publisher_that_has_sent_everything_ends_without_a_word(tmp_path):
+    script = """
+import numpy as np, weightwire as ww
+publisher = ww.Publisher("bucket", {"w": np.zeros(10, np.uint8)})
+publisher.publish(0).result()
+"""
+    ran = run_script(tmp_path, script)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+def test_a_publisher_that_nobody_closes_sends_what_is_left_when_the_program_ends(tmp_path):
+    script = """
+import numpy as np, weightwire as ww
+publisher = ww.Publisher("bucket", {"w": np.arange(100_000, dtype=np.uint8)}, max_bytes_per_second=50_000)
+publisher.publish(0)
+"""
+    ran = run_script(tmp_path, script)
+    assert ran.returncode == 0 and "was not sent" not in ran.stderr
+    assert ww.load(tmp_path / "bucket")["w"].sum() == np.arange(100_000, dtype=np.uint8).sum()
+
+
 def test_a_ticket_keeps_its_publisher_at_work(bucket):
-    stats = ww.Publisher(bucket, small_state()).publish(0).wait()
-    assert stats.stage == "committed"
+    status = ww.Publisher(bucket, small_state()).publish(0).result()
+    assert status.stage == "committed"
 
 
 def test_the_error_of_the_body_is_the_one_that_is_seen(bucket):
     with pytest.raises(KeyError), ww.Publisher(bucket, small_state()) as publisher:
+        publisher.publish(0)
+        raise KeyError
+    assert publisher.status.pending_versions == 0, "what was published before the error is sent"
+    with pytest.raises(KeyError), ww.Publisher(bucket, small_state()) as publisher:
         publisher.close()
         raise KeyError
-    with ww.Publisher(bucket, small_state()) as publisher:
-        publisher.publish(0).wait()
-        publisher.close()  # nothing is left to wait for
 
 
 def test_a_fork_that_ends_leaves_its_parent_s_publisher_as_it_is(tmp_path):
@@ -196,8 +232,8 @@ class Tokenizer:
 weights = {"w": np.zeros(10, np.float32)}
 with ww.Publisher("bucket", weights, tokenizer=Tokenizer(), anchor_every=1) as publisher:
     publisher.publish()
-    publisher.drain()
-    fork_that_refuses(publisher.publish, publisher.drain)
+    publisher.flush()
+    fork_that_refuses(publisher.publish, publisher.flush)
     weights["w"] += 1
     publisher.publish()
 """
@@ -209,17 +245,24 @@ with ww.Publisher("bucket", weights, tokenizer=Tokenizer(), anchor_every=1) as p
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"spool_versions": 0}, "spool_versions is a whole number of at least 1, not 0"),
-        ({"anchor_every": -1}, "anchor_every is a whole number of at least 0, not -1"),
-        ({"anchor_percent": 0.5}, "anchor_percent is a whole number, not a float"),
-        ({"threads": "2"}, "threads is a whole number, not a str"),
+        ({"max_pending_versions": 0}, "max_pending_versions is a whole number of at least 1, not 0"),
+        ({"anchor_every": 0}, "anchor_every is a whole number of at least 1, or None for never, not 0"),
+        ({"anchor_percent": 0.5}, "anchor_percent is a whole number, or None for never, not a float"),
+        ({"threads": 0}, "threads is a whole number of at least 1, or None for one for each core, not 0"),
+        ({"max_bytes_per_second": 0}, "max_bytes_per_second .* or None for no limit, not 0"),
         ({"rank_timeout": -1}, "rank_timeout is a number of seconds above 0"),
-        ({"dtype": "int8"}, "cannot be published as int8: give a floating-point type"),
+        ({"exit_timeout": -1}, "exit_timeout is a number of seconds of at least 0"),
+        ({"dtype": "int8"}, "cannot be published as 'int8': give a floating-point type, such as torch.bfloat16"),
+        ({"dtype": "bf16"}, "cannot be published as 'bf16': give torch.bfloat16.*\"bfloat16\".*Fp8"),
+        ({"when_full": "drop"}, 'when_full is "wait" or "skip", not \'drop\''),
+        ({"base": "file"}, 'base is "memory" or "disk", not \'file\''),
+        ({"base": "disk"}, "give state_dir="),
     ],
 )
 def test_an_argument_that_cannot_be_is_refused(bucket, options, why):
-    with pytest.raises(ww.InvalidArgumentError, match=why):
+    with pytest.raises(ww.InvalidArgumentError, match=why) as caught:
         ww.Publisher(bucket, small_state(), **options)
+    assert caught.value.code == "invalid_argument" and "--" not in str(caught.value)
     assert not bucket.exists()
 
 
@@ -230,9 +273,9 @@ def test_a_step_that_cannot_be_is_refused_and_not_counted(bucket):
             with pytest.raises(ww.InvalidArgumentError, match="step is a whole number"):
                 publisher.publish(step)
         with pytest.raises(ww.InvalidArgumentError, match="names of tensors are strings, and 3 is a int"):
-            publisher.publish(7, {3: np.zeros(3)})
-        assert publisher.publish().stats.step == 0
-        assert publisher.publish(np.int64(5)).stats.step == 5
+            publisher.publish(7, model={3: np.zeros(3)})
+        assert publisher.publish().status.step == 0
+        assert publisher.publish(np.int64(5)).status.step == 5
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16), "bfloat16", "BF16"])
@@ -255,14 +298,14 @@ def test_one_pattern_may_be_given_for_what_fp8_keeps():
 
 def test_a_restarted_publisher_goes_on_with_the_chain(bucket, tmp_path):
     state = small_state()
-    publish(bucket, state, state=tmp_path / "state", base="file")
+    publish(bucket, state, state_dir=tmp_path / "state", base="disk")
     state["embed.weight"][3] = 0
-    (ticket,) = publish(bucket, state, state=tmp_path / "state", base="file")
+    (ticket,) = publish(bucket, state, state_dir=tmp_path / "state", base="disk")
     # publish() counts its steps from 0 again; only the state is new.
-    assert (ticket.version, ticket.stats.changed) == (1, 16)
+    assert (ticket.version, ticket.status.changed_elements) == (1, 16)
     state["embed.weight"][4] = 0
     (ticket,) = publish(bucket, state)  # without what the first two have left: rebuilt from the bucket
-    assert (ticket.version, ticket.stats.changed) == (2, 16)
+    assert (ticket.version, ticket.status.changed_elements) == (2, 16)
     assert_same(ww.load(bucket), state)
 
 
@@ -271,13 +314,14 @@ def test_a_restart_that_may_not_fetch_sends_the_whole_model(bucket):
     publish(bucket, state)
     state["embed.weight"][3] = 0
     with ww.Publisher(bucket, rebuild=False) as publisher:
-        ticket = publisher.publish(1, state)
-        ticket.wait()
+        ticket = publisher.publish(1, model=state)
+        ticket.result()
         # Without a delta, and so all of it counts as changed.
-        assert (ticket.version, ticket.stats.bytes) == (1, 0)
-        assert ticket.stats.changed == sum(array.size for array in state.values())
+        assert (ticket.version, ticket.status.delta_bytes) == (1, None)
+        assert ticket.status.anchor_bytes > sum(array.nbytes for array in state.values())
+        assert ticket.status.changed_elements == sum(array.size for array in state.values())
         state["embed.weight"][4] = 0
-        assert publisher.publish(2, state).wait().changed == 16
+        assert publisher.publish(2, model=state).result().changed_elements == 16
     assert_same(ww.load(bucket), state)
 
 
@@ -286,14 +330,14 @@ def test_a_restart_that_may_not_fetch_sends_the_whole_model(bucket):
 def test_a_restart_from_any_checkpoint_goes_on_with_the_chain(bucket, tmp_path, held, kept):
     """A training that was resumed from an older checkpoint, or from a newer one than was published."""
     states = [small_state(seed) for seed in range(4)]
-    options = {"state": tmp_path / "state", "base": "file"} if kept else {}
+    options = {"state_dir": tmp_path / "state", "base": "disk"} if kept else {}
     publish(bucket, *states[:3], **options)
     model = states[held]
     with ww.Publisher(bucket, model, **options) as publisher:
         assert publisher.publish(held).version == 3
         model["embed.weight"][3] += 1
         ticket = publisher.publish(held + 1)
-        assert (ticket.version, ticket.stats.changed) == (4, 16)
+        assert (ticket.version, ticket.status.changed_elements) == (4, 16)
     assert_same(ww.load(bucket), model)
     assert_same(ww.load(bucket, 2), states[2])
 
@@ -301,10 +345,10 @@ def test_a_restart_from_any_checkpoint_goes_on_with_the_chain(bucket, tmp_path, 
 def test_ctrl_c_ends_a_wait(tmp_path):
     script = """
 import numpy as np, weightwire as ww
-publisher = ww.Publisher("bucket", {"w": np.zeros(10_000_000, np.uint8)}, bytes_per_second=1000)
+publisher = ww.Publisher("bucket", {"w": np.zeros(10_000_000, np.uint8)}, max_bytes_per_second=1000)
 ticket = publisher.publish(0)
 print("waiting", flush=True)
-ticket.wait()
+ticket.result()
 """
     process = subprocess.Popen(
         [sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -352,15 +396,15 @@ def test_the_second_of_two_publishers_is_told(bucket):
     state = small_state()
     with ww.Publisher(bucket, state) as one:
         other = ww.Publisher(bucket, state)
-        one.publish(0).wait()
+        one.publish(0).result()
         state["scale"][()] = 5
         with pytest.raises(ww.ConflictError):
-            other.publish(1).wait()
-        assert other.stats.stopped
-        with pytest.raises(ww.ConflictError):
-            other.drain()
-        other.close()
-        one.publish(2).wait()
+            other.publish(1).result()
+        assert other.status.fatal_error
+        for end in (other.flush, other.close):
+            with pytest.raises(ww.ConflictError):
+                end()
+        one.publish(2).result()
 
 
 def test_arrays_that_are_the_same_memory_are_sent_once(bucket):
@@ -380,10 +424,10 @@ def test_arrays_that_are_the_same_memory_are_sent_once(bucket):
 def test_leaving_a_publisher_whose_versions_were_lost_is_an_error(bucket):
     state = small_state()
     with ww.Publisher(bucket, state) as one:
-        one.publish(0).wait()
+        one.publish(0).result()
         with pytest.raises(ww.ConflictError), ww.Publisher(bucket, state) as other:
             state["scale"][()] = 5
-            one.publish(1).wait()
+            one.publish(1).result()
             state["scale"][()] = 6
             other.publish(2)  # never gets into the run, and nobody looks at the ticket
 
@@ -403,8 +447,10 @@ def test_code_is_included_only_if_asked_for(bucket, tmp_path, include_code):
 def test_threads_that_publish_at_once_take_turns(bucket):
     states = [{"w": np.full(200_000, n, np.float32)} for n in range(4)]
     with ww.Publisher(bucket) as publisher:
-        publisher.publish(0, states[0])
-        threads = [threading.Thread(target=publisher.publish, args=(n, states[n])) for n in range(1, 4)]
+        publisher.publish(0, model=states[0])
+        threads = [
+            threading.Thread(target=publisher.publish, args=(n,), kwargs={"model": states[n]}) for n in range(1, 4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -414,22 +460,208 @@ def test_threads_that_publish_at_once_take_turns(bucket):
 
 
 def test_a_closed_publisher_ends_every_wait(bucket):
-    publisher = ww.Publisher(bucket, {"w": np.zeros(10_000_000, np.uint8)}, bytes_per_second=1000)
+    publisher = ww.Publisher(bucket, {"w": np.zeros(10_000_000, np.uint8)}, max_bytes_per_second=1000)
     ticket = publisher.publish(0)
-    publisher.close()
+    publisher.close(discard=True)
     with pytest.raises(ww.UnavailableError, match="closed"):
-        ticket.wait()
-    assert ticket.stats.stage == "failed"
-    assert publisher.stats.committed is None
+        ticket.result()
+    assert ticket.status.stage == "failed"
+    assert publisher.status.version is None
+
+
+def slow_publisher(bucket, **options):
+    """A publisher with one version, which takes a long time to send."""
+    state = {"w": np.arange(10_000_000, dtype=np.uint8)}
+    publisher = ww.Publisher(bucket, state, max_bytes_per_second=1000, **options)
+    publisher.publish(0)
+    return publisher
+
+
+def test_close_never_loses_a_version(bucket):
+    state = small_state()
+    publisher = ww.Publisher(bucket, state)
+    for step in range(3):
+        state["embed.weight"][step] += 1
+        publisher.publish(step)
+    publisher.close()
+    publisher.close()  # does nothing
+    assert_same(ww.load(bucket, version=2), state)
+    for use in (publisher.publish, publisher.flush):
+        with pytest.raises(ww.InvalidArgumentError, match="the publisher is closed"):
+            use()
+
+
+def test_a_close_that_takes_too_long_leaves_the_publisher_open(bucket):
+    publisher = slow_publisher(bucket)
+    with pytest.raises(ww.WaitTimeoutError, match=r"1 version is still not sent.*still open.*they are lost") as caught:
+        publisher.close(0.01)
+    assert caught.value.retryable
+    assert publisher.status.pending_versions == 1
+    publisher.publish(1)
+    publisher.close(discard=True)
+    publisher.close()
+
+
+def test_close_says_where_unsent_versions_stay(bucket, tmp_path):
+    options = {"state_dir": tmp_path / "state", "max_bytes_per_second": 20_000}
+    state = {"w": np.zeros(1000, np.float32)}
+    publisher = ww.Publisher(bucket, state, **options)
+    publisher.publish(0)
+    with pytest.raises(ww.WaitTimeoutError, match=r"they are lost, because .* sent as an anchor"):
+        publisher.close(0)
+    publisher.flush()
+    publisher.publish(1, model={"v": np.random.default_rng(0).standard_normal(200_000).astype(np.float32), **state})
+    with pytest.raises(ww.WaitTimeoutError, match=r"they stay in .*state, and the next publisher"):
+        publisher.close(0.01)
+    publisher.close(discard=True)
+
+
+def test_a_version_that_waits_in_a_state_directory_survives_discard(bucket, tmp_path):
+    state = {"w": np.zeros(200_000, np.float32)}
+    publish(bucket, state, state_dir=tmp_path / "state")
+    state["w"][:] = np.random.default_rng(0).standard_normal(len(state["w"]))
+    publisher = ww.Publisher(bucket, state, state_dir=tmp_path / "state", max_bytes_per_second=1000)
+    publisher.publish(1)
+    publisher.close(discard=True)
+    ww.Publisher(bucket, state_dir=tmp_path / "state").close()
+    assert_same(ww.load(bucket, version=1), state)
+
+
+def test_an_error_that_ends_a_publisher_is_raised_by_close_which_closes_it(bucket):
+    state = small_state()
+    one, other = ww.Publisher(bucket, state), ww.Publisher(bucket, state)
+    one.publish(0).result()
+    state["scale"][()] = 5
+    other.publish(1)
+    with pytest.raises(ww.ConflictError) as caught:
+        other.close()
+    assert caught.value.code == "conflict"
+    other.close()  # it is closed already
+    one.close()
+
+
+def test_a_ticket_is_like_a_future(bucket):
+    publisher = slow_publisher(bucket)
+    ticket = publisher.publish(1)
+    assert not ticket.done()
+    for wait in (ticket.result, ticket.exception):
+        with pytest.raises(ww.WaitTimeoutError, match="is still"):
+            wait(0)
+        with pytest.raises(TimeoutError):
+            wait(timeout=0.01)
+    publisher.close(discard=True)
+    assert ticket.done()
+    for _ in range(2):
+        assert isinstance(ticket.exception(), ww.UnavailableError)
+        with pytest.raises(ww.UnavailableError):
+            ticket.result()
+
+
+def test_a_ticket_can_be_awaited(bucket):
+    async def run():
+        async with await ww.Publisher.open_async(bucket, small_state()) as publisher:
+            ticket = await publisher.publish_async(7)
+            await ticket.wait_read_async()
+            return await ticket, await ticket.result_async(60)
+
+    status, again = asyncio.run(run())
+    assert status == again
+    assert (status.stage, status.version, status.step) == ("committed", 0, 7)
+
+
+def test_no_async_call_blocks_the_event_loop(bucket, tmp_path):
+    """While each of them waits for a bucket that is missing, the loop runs, and brings the bucket back."""
+
+    async def while_the_bucket_is_away(work):
+        (bucket).rename(tmp_path / "away")
+        task = asyncio.create_task(work)
+        await asyncio.sleep(0)
+        assert not task.done()
+        (tmp_path / "away").rename(bucket)
+        return await task
+
+    async def run():
+        publisher = await ww.Publisher.open_async(bucket, state)
+        await publisher.publish_async(0)
+        await publisher.flush_async()
+        for step, use in enumerate((publisher.flush_async, publisher.close_async), start=1):
+            state["embed.weight"][step] += 1
+            ticket = await publisher.publish_async(step)
+            await while_the_bucket_is_away(use())
+            assert ticket.status.stage == "committed"
+        await publisher.close_async()
+        async with await ww.Publisher.open_async(bucket, state) as publisher:
+            state["embed.weight"][5] += 1
+            publisher.publish(5)
+        assert publisher.status.pending_versions == 0
+
+    state = small_state()
+    asyncio.run(run())
+    assert_same(ww.load(bucket), state)
+
+
+def test_an_event_loop_closes_a_publisher_within_its_timeout(bucket):
+    async def run():
+        publisher = slow_publisher(bucket)
+        with pytest.raises(ww.WaitTimeoutError, match="still open"):
+            await publisher.close_async(0.01)
+        await publisher.close_async(discard=True)
+        with pytest.raises(KeyError):
+            async with slow_publisher(bucket.with_name("other"), exit_timeout=0.01):
+                raise KeyError
+
+    asyncio.run(run())
+
+
+def test_leaving_after_an_error_says_what_was_not_sent(bucket, caplog):
+    with pytest.raises(KeyError), slow_publisher(bucket, exit_timeout=0.01) as publisher:
+        raise KeyError
+    assert "1 version of the publisher" in caplog.text and "they are lost" in caplog.text
+    with pytest.raises(ww.InvalidArgumentError, match="closed"):
+        publisher.publish()
+
+
+def test_another_model_is_refused_unless_that_is_allowed(bucket):
+    publish(bucket, {"w": np.zeros(3, np.float32)})
+    other = {"v": np.zeros(3, np.float32)}
+    with ww.Publisher(bucket, other) as publisher:
+        with pytest.raises(ww.MismatchError, match=r"another model.*allow_new_model=True") as caught:
+            publisher.publish()
+        assert caught.value.code == "mismatch"
+        assert publisher.publish(model={"w": np.ones(3, np.float16)}).result().version == 1, "types may change"
+    publish(bucket, other, allow_new_model=True)
+    assert_same(ww.load(bucket), other)
+
+
+def test_a_publisher_names_its_run(bucket):
+    with ww.Publisher(bucket) as publisher:
+        assert publisher.run == str(bucket)
+        assert len(publisher.run_id) == 32
+        assert str(bucket) in repr(publisher)
+
+
+def test_results_are_frozen_and_by_name(bucket):
+    with ww.Publisher(bucket, small_state()) as publisher:
+        ticket = publisher.publish()
+        for status in (publisher.status, ticket.status):
+            with pytest.raises(AttributeError):
+                status.version = 3
+    with pytest.raises(TypeError):
+        ww.PublishStatus("committed")
+
+
+def test_the_options_for_type_checkers_are_those_of_the_publisher():
+    arguments = list(inspect.signature(ww.Publisher).parameters)
+    assert sorted(arguments[2:]) == sorted(ww.PublisherOptions.__annotations__)
 
 
 def test_a_closed_publisher_gives_its_state_directory_back(bucket, tmp_path):
     state = small_state()
-    with ww.Publisher(bucket, state, state=tmp_path / "state") as publisher:
+    with ww.Publisher(bucket, state, state_dir=tmp_path / "state") as publisher:
         ticket = publisher.publish(0)
-    with ww.Publisher(bucket, state, state=tmp_path / "state") as again:
-        again.publish(0).wait()
-    assert ticket.stats.stage == "committed"
+    with ww.Publisher(bucket, state, state_dir=tmp_path / "state") as again:
+        again.publish(0).result()
+    assert ticket.status.stage == "committed"
 
 
 CTRL_C = {
@@ -479,15 +711,17 @@ def test_a_full_spool_skips_when_asked_to(bucket):
     state = {"w": np.zeros(200_000, np.float32)}
     random = np.random.default_rng(0)
     # A line so slow that nothing is sent before all are published.
-    with ww.Publisher(bucket, state, when_full="skip", spool_versions=1, bytes_per_second=200_000) as publisher:
+    with ww.Publisher(
+        bucket, state, when_full="skip", max_pending_versions=1, max_bytes_per_second=200_000
+    ) as publisher:
         tickets = []
         for step in range(4):
             state["w"][:] = random.standard_normal(len(state["w"]))
             tickets.append(publisher.publish(step))
-        publisher.drain()
-        stages = [ticket.stats.stage for ticket in tickets]
+        publisher.flush()
+        stages = [ticket.status.stage for ticket in tickets]
         assert "skipped" in stages
-        publisher.publish(9).wait()
+        publisher.publish(9).result()
     assert_same(ww.load(bucket), state)
 
 
@@ -500,22 +734,22 @@ logging.basicConfig(stream=sys.stdout)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 bucket, state = sys.argv[1:]
 weights = {"a": np.zeros(100_000, np.float32)}
-publisher = ww.Publisher(bucket, weights, state=state)
-publisher.publish(0).wait()
-publisher.drain()
+publisher = ww.Publisher(bucket, weights, state_dir=state)
+publisher.publish(0).result()
+publisher.flush()
 unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, unlimited[1]))  # no file may be larger
 for step in (1, 2):
     weights["a"] += np.random.default_rng(step).random(100_000, np.float32)
     publisher.publish(step)
     try:
-        publisher.drain()
+        publisher.flush()
     except ww.LocalIOError as error:
         print("raised:", error)
-publisher.drain()  # was said
+publisher.flush()  # was said
 resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
 publisher.publish(3)
-publisher.drain()
+publisher.flush()
 publisher.close()
 """
     told = subprocess.run(
@@ -538,14 +772,14 @@ def test_other_threads_run_while_a_publisher_waits(bucket, tmp_path):
 
     state = {"w": np.zeros(50_000, np.float32)}
     with ww.Publisher(bucket, state) as publisher:
-        publisher.publish(0).wait()
-        publisher.drain()
+        publisher.publish(0).result()
+        publisher.flush()
         bucket.rename(tmp_path / "away")
         state["w"] += 1
         ticket = publisher.publish(1)
         thread = threading.Thread(target=bring_the_bucket_back)
         thread.start()
-        assert ticket.wait(60).stage == "committed"
+        assert ticket.result(60).stage == "committed"
         thread.join()
 
 
@@ -554,5 +788,5 @@ def test_a_run_that_cannot_be_is_said_in_one_sentence(tmp_path):
         ww.Publisher("ftp://nowhere/run", {})
     with pytest.raises(ww.NotFoundError):
         ww.load(tmp_path / "nothing")
-    with pytest.raises(ww.InvalidArgumentError, match="state="):
-        ww.Publisher(tmp_path / "bucket", {}, base="file")
+    with pytest.raises(ww.InvalidArgumentError, match="state_dir="):
+        ww.Publisher(tmp_path / "bucket", {}, base="disk")

@@ -139,8 +139,8 @@ def publish(here, step):
 
 
 def wait(here, step):
-    stats = here.tickets[step].wait(30)
-    return stats.stage, stats.version
+    status = here.tickets[step].result(30)
+    return status.stage, status.version
 
 
 def publish_and_wait(here, step):
@@ -149,18 +149,18 @@ def publish_and_wait(here, step):
 
 
 def close(here):
-    here.publisher.drain(30)
-    sent = here.publisher.stats.bytes_sent
+    here.publisher.flush(30)
+    sent = here.publisher.status.bytes_sent
     here.publisher.close()
     return sent
 
 
 def abandon(here):
-    here.publisher.close()
+    here.publisher.close(discard=True)
 
 
-def stats(here):
-    return here.publisher.stats
+def status(here):
+    return here.publisher.status
 
 
 def drop_while_it_is_read(here):
@@ -171,7 +171,7 @@ def drop_while_it_is_read(here):
     here.publisher.cycle = here.publisher
     del here.publisher
     gc.collect()
-    return ticket.wait(30).version
+    return ticket.result(30).version
 
 
 def train_while_it_is_read(here, run, steps):
@@ -191,7 +191,7 @@ def train_while_it_is_read(here, run, steps):
 
 def publish_what_changes(here, changing_rank):
     """On one rank, weights are found to have changed while they were read."""
-    from weightwire import publisher
+    from weightwire import _publisher as publisher
 
     class Changing(publisher.WriteCheck):
         def __call__(self):
@@ -203,13 +203,13 @@ def publish_what_changes(here, changing_rank):
     finally:
         publisher.WriteCheck = known
     with pytest.raises(ww.WeightwireError) as raised:
-        ticket.wait(30)
+        ticket.result(30)
     return str(raised.value)
 
 
 def publish_after_what_changed(here, changing_rank):
     """Nobody asks what became of it: then the next call fails too, on all ranks, and all stay in step."""
-    from weightwire import publisher
+    from weightwire import _publisher as publisher
 
     class Changing(publisher.WriteCheck):
         def __call__(self):
@@ -225,7 +225,7 @@ def publish_after_what_changed(here, changing_rank):
     with contextlib.suppress(ww.WeightwireError):
         here.publisher.publish()
     with contextlib.suppress(ww.WeightwireError):
-        here.publisher.drain(30)
+        here.publisher.flush(30)
 
 
 # --- the tests ---
@@ -363,14 +363,14 @@ def test_data_parallel_is_spread_evenly(four, bucket):
 
 def test_it_is_what_one_process_would_publish(four, bucket, tmp_path, weightwire_command):
     four.all(make_fsdp)
-    four.all(open_publisher, str(bucket), {"anchor_every": 2, "anchor_percent": 0})
-    alone = ww.Publisher(tmp_path / "alone", distributed=False, anchor_every=2, anchor_percent=0)
+    four.all(open_publisher, str(bucket), {"anchor_every": 2, "anchor_percent": None})
+    alone = ww.Publisher(tmp_path / "alone", distributed=False, anchor_every=2, anchor_percent=None)
     for step in range(4):
         state = assert_published(four, bucket, step, step)
-        alone.publish(step, state)
+        alone.publish(step, model=state)
         four.all(train, step)
     four.all(close)
-    alone.drain()
+    alone.flush()
     alone.close()
 
     def states(run):
@@ -400,7 +400,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(two, four, bucket):
         team.all(close)
     model = block()
     with ww.Publisher(bucket, model) as publisher:
-        publisher.publish(version).wait(30)
+        publisher.publish(version).result(30)
     assert_same_tensors(loaded(bucket), dict(model.state_dict()))
     newest = json.loads(max((bucket / "versions").iterdir()).read_text())
     assert newest["chain_start"] == "0", "nobody had to begin anew"
@@ -512,11 +512,11 @@ def test_a_rank_that_gives_other_types_once(two, bucket):
 
 
 def publish_halves(here, step):
-    here.publisher.publish(step, {name: tensor.half() for name, tensor in here.model.items()})
+    here.publisher.publish(step, model={name: tensor.half() for name, tensor in here.model.items()})
 
 
 def publish_other_model(here, step):
-    here.publisher.publish(step, {"other": torch.zeros(3)})
+    here.publisher.publish(step, model={"other": torch.zeros(3)})
 
 
 def add_tensor(here):
@@ -552,7 +552,7 @@ def test_a_model_that_has_become_another_is_refused_on_all_ranks(two, bucket, ma
 
 
 def publish_given(here, step):
-    here.tickets[step] = here.publisher.publish(step, here.model)
+    here.tickets[step] = here.publisher.publish(step, model=here.model)
     return wait(here, step)
 
 
@@ -801,7 +801,7 @@ def test_conversion(two, bucket, tmp_path, dtype):
     with ww.Publisher(tmp_path / "alone", distributed=False, dtype=dtype) as alone:
         for step in range(2):
             assert two.all(publish_and_wait, step) == [("committed", step)] * 2
-            alone.publish(step, two.all(whole)[0]).wait(30)
+            alone.publish(step, model=two.all(whole)[0]).result(30)
             assert_same_tensors(loaded(bucket), loaded(tmp_path / "alone"))
             two.all(train, step)
     two.all(close)

@@ -20,7 +20,7 @@ def test_a_module_is_published_as_its_state_dict(bucket):
         with torch.no_grad():
             model[0].weight[3, 4] += 1
         ticket = publisher.publish(1)
-    assert ticket.stats.changed == 1
+    assert ticket.status.changed_elements == 1
     assert_same_tensors(ww.load(bucket, framework="torch"), model.state_dict())
 
 
@@ -77,13 +77,13 @@ def test_a_model_is_followed_in_place(bucket):
     weight = server.weight.data_ptr()
     optimizer = torch.optim.SGD(trainer.parameters(), lr=1e-2)
     with ww.Publisher(bucket, trainer) as publisher:
-        publisher.publish(0).wait()
+        publisher.publish(0).result()
         with ww.Follower(bucket, server.state_dict()) as follower:
             for step in range(1, 6):
                 optimizer.zero_grad()
                 trainer(torch.randn(4, 32, dtype=torch.bfloat16)).square().sum().backward()
                 optimizer.step()
-                publisher.publish(step).wait()
+                publisher.publish(step).result()
                 follower.poll().apply()
                 assert_same_tensors(dict(server.state_dict()), dict(trainer.state_dict()))
     assert server.weight.data_ptr() == weight
@@ -172,7 +172,7 @@ def test_experts_in_one_tensor_are_not_left_unquantized_under_a_configuration_th
 def test_a_mapping_of_a_known_model_is_quantized_by_its_layers(bucket):
     model = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.LayerNorm(128))
     with ww.Publisher(bucket, model, dtype=ww.Fp8()) as publisher:
-        publisher.publish(0, dict(model.state_dict()))
+        publisher.publish(0, model=dict(model.state_dict()))
     assert "0.weight_scale_inv" in ww.load(bucket)
 
 
@@ -184,7 +184,7 @@ def test_what_a_model_wants_in_full_precision_is_not_rounded(bucket):
     model.model.layers[0].mlp.register_buffer("e_score_correction_bias", bias)
     with ww.Publisher(bucket, model, dtype=torch.bfloat16) as publisher:
         publisher.publish(0)
-        publisher.publish(1, dict(model.state_dict()))
+        publisher.publish(1, model=dict(model.state_dict()))
     loaded = ww.load(bucket, framework="torch")
     assert torch.equal(loaded["model.layers.0.mlp.e_score_correction_bias"], bias)
     assert loaded["model.layers.0.mlp.up_proj.weight"].dtype == torch.bfloat16
@@ -203,8 +203,8 @@ def test_what_anchors_carry_outlives_who_tidies_up_temporary_files(bucket, tmp_p
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     model = tiny_model()
     with ww.Publisher(bucket, model, anchor_every=1) as publisher:
-        publisher.publish(0).wait()
-        publisher.drain()
+        publisher.publish(0).result()
+        publisher.flush()
         (carried,) = tmp_path.glob("weightwire-*")
         shutil.rmtree(carried)
         with torch.no_grad():

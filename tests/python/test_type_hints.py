@@ -57,6 +57,7 @@ def test_a_type_checker_finds_nothing():
 def test_a_type_checker_finds_nothing_in_a_program_that_uses_it(tmp_path):
     program = """
 import weightwire as ww
+from typing_extensions import Unpack
 
 
 async def follow(follower: ww.Follower) -> None:
@@ -68,9 +69,25 @@ async def follow(follower: ww.Follower) -> None:
         other.check()
 
 
-with ww.Publisher("run", {}, dtype=ww.Fp8(keep=["lm_head"])) as publisher:
-    ticket = publisher.publish(1)
-    print(ticket.stats.seconds["committed"])
+def open_mine(run: str, **options: Unpack[ww.PublisherOptions]) -> ww.Publisher:
+    return ww.Publisher(run, {"w": bytearray(4)}, **options)
+
+
+async def publish() -> ww.PublishStatus:
+    async with await ww.Publisher.open_async("run", {}, dtype="bfloat16") as publisher:
+        ticket = await publisher.publish_async(1)
+        await ticket.wait_read_async()
+        status = await ticket
+        await publisher.close_async(timeout=60, discard=False)
+    return status
+
+
+with ww.Publisher("run", {}, dtype=ww.Fp8(keep=["lm_head"]), anchor_every=None) as publisher:
+    ticket = publisher.publish(1, model={"w": memoryview(b"1234")})
+    print(ticket.status.stage_seconds["committed"], ticket.done(), ticket.exception(timeout=1))
+    if ticket.result().delta_bytes is None:
+        print(publisher.status.anchor_version, publisher.run, publisher.run_id)
+open_mine("run", state_dir="state", base="disk", when_full="skip").close(discard=True)
 follower = ww.Follower("run", {})
 update = follower.wait(timeout=60)
 update.apply()

@@ -75,7 +75,7 @@ def made(bucket, tmp_path, monkeypatch):
         shapes = {**SHAPES, **more}
         state = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
         publisher = ww.Publisher(bucket)
-        publisher.publish(0, state).wait(60)
+        publisher.publish(0, model=state).result(60)
         follower = ww.Follower(bucket, tmp_path / "mirror")
         follower.poll()
         model = Model()
@@ -96,7 +96,7 @@ def prepare_next(made, parameters, tmp_path, *names):
     """The next version, of which these tensors differ."""
     for name in names:
         made.state[name] = made.state[name] + 1
-    made.publisher.publish(made.follower.version + 1, made.state).wait(60)
+    made.publisher.publish(made.follower.version + 1, model=made.state).result(60)
     update = made.follower.poll()
     write_change(tmp_path / "change", update.changes, update.version)
     with torch.inference_mode():
@@ -144,7 +144,7 @@ def test_a_constant_parameter_is_refused_because_its_order_is_unknown(made):
     experts.quant_method.kernel = lambda: experts
     assert make_map(made).summary["in_place"] == 5
     made.state["experts"] = np.zeros((4, 4), np.float32)
-    made.publisher.publish(1, made.state).wait(60)
+    made.publisher.publish(1, model=made.state).result(60)
     made.follower.poll().apply()
     made.model.experts.weight.data.zero_()
     assert "their order cannot be told" in make_map(made).summary["refused"][0]
@@ -157,7 +157,7 @@ def test_other_modules_catch_up_while_a_refused_one_does_not_differ(made):
     assert parameters.summary["unproven"] == [] and len(parameters.summary["refused"]) == 1
     for name, caught in (("norm", True), ("experts", False)):
         made.state[name] = made.state[name] + 1
-        made.publisher.publish(made.follower.version + 1, made.state).wait(60)
+        made.publisher.publish(made.follower.version + 1, model=made.state).result(60)
         made.follower.poll().apply()
         with torch.inference_mode():
             if caught:

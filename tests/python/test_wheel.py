@@ -15,7 +15,7 @@ import numpy as np
 import weightwire as ww
 bucket = tempfile.mkdtemp()
 with ww.Publisher(bucket, {"w": np.arange(5, dtype=np.float32)}) as publisher:
-    publisher.publish(0).wait()
+    publisher.publish(0).result()
 assert ww.load(bucket)["w"].tolist() == [0, 1, 2, 3, 4]
 print(open("/proc/self/maps").read())
 """

@@ -158,7 +158,7 @@ TEST(PublisherRunnerRanks, RanksWithThreadsPublishTogether) {
         last = ticket.value();
       }
       EXPECT_EQ(NameOf((*ranks[rank])->Wait(last).stage), "committed");
-      EXPECT_TRUE((*ranks[rank])->Drain());
+      EXPECT_TRUE((*ranks[rank])->Flush());
     });
   }
   for (std::thread& trainer : trainers) trainer.join();

@@ -63,7 +63,7 @@ struct RealWorld {
   [[nodiscard]] PublisherOptions Options() const {
     PublisherOptions options;
     options.state_directory = directory / "state";
-    options.base_in_file = true;
+    options.base_on_disk = true;
     options.retry = {std::chrono::milliseconds(1), std::chrono::milliseconds(1), std::chrono::milliseconds(1)};
     return options;
   }
@@ -96,8 +96,8 @@ TEST(PublisherRunner, PublishesInTheBackgroundWhileAnchorsGoAlong) {
       for (Bytes& tensor : state.tensors) std::fill(tensor.begin(), tensor.end(), 0xff);
     }
     for (const Ticket& ticket : tickets) EXPECT_EQ(runner->Wait(ticket).stage, TicketStage::kCommitted);
-    EXPECT_TRUE(runner->Drain());
-    EXPECT_EQ(runner->status().committed, models.size() - 1);
+    EXPECT_TRUE(runner->Flush());
+    EXPECT_EQ(runner->status().version, models.size() - 1);
   }
   const auto versions = ReadWholeRun(world.bucket);
   ASSERT_EQ(versions.size(), models.size());
@@ -124,7 +124,7 @@ TEST(PublisherRunner, TheCallerDoesNotWaitForTheNetworkUntilTheSpoolIsFull) {
   for (std::uint64_t i = 1; i < 4; ++i) models.push_back(Trained(models.back(), i));
   gate.Shut();
   for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(runner->Publish(BitsOf(models[i]), i).ok());
-  EXPECT_EQ(runner->status().versions_waiting, 3u);
+  EXPECT_EQ(runner->status().pending_versions, 3u);
   // The fourth waits for room, which comes when the gate is opened.
   std::atomic<bool> returned = false;
   std::thread caller([&] {
@@ -135,7 +135,7 @@ TEST(PublisherRunner, TheCallerDoesNotWaitForTheNetworkUntilTheSpoolIsFull) {
   EXPECT_FALSE(returned);
   gate.Open();
   caller.join();
-  EXPECT_TRUE(runner->Drain());
+  EXPECT_TRUE(runner->Flush());
   EXPECT_EQ(VersionsIn(world.bucket), 4u);
 }
 
@@ -156,7 +156,7 @@ TEST(PublisherRunner, SkipsWhenToldTo) {
   ASSERT_TRUE(skipped.ok());
   EXPECT_EQ(runner->Look(skipped.value()).stage, TicketStage::kSkipped);
   gate.Open();
-  EXPECT_TRUE(runner->Drain());
+  EXPECT_TRUE(runner->Flush());
 }
 
 TEST(PublisherRunner, TriesAgainByItself) {
@@ -181,7 +181,7 @@ TEST(PublisherRunner, StoppingKeepsWhatIsSpooledForTheNextStart) {
   {
     auto runner = MustOpen(world, world.bucket, world.Options());
     ASSERT_TRUE(runner->Publish(BitsOf(first), 0).ok());
-    EXPECT_TRUE(runner->Drain());
+    EXPECT_TRUE(runner->Flush());
   }
   {
     std::atomic<bool> gone = false;
@@ -197,11 +197,11 @@ TEST(PublisherRunner, StoppingKeepsWhatIsSpooledForTheNextStart) {
     }
     runner->Stop();
     EXPECT_FALSE(runner->Wait(ticket.value()).IsFinal());
-    EXPECT_FALSE(runner->Drain());
+    EXPECT_FALSE(runner->Flush());
   }
   EXPECT_EQ(VersionsIn(world.bucket), 1u);
   auto runner = MustOpen(world, world.bucket, world.Options());
-  EXPECT_TRUE(runner->Drain());
+  EXPECT_TRUE(runner->Flush());
   const auto versions = ReadWholeRun(world.bucket);
   ASSERT_EQ(versions.size(), 2u);
   EXPECT_EQ(versions[1].model, second);
@@ -217,7 +217,7 @@ TEST(PublisherRunner, OnAStoreInADirectory) {
     ASSERT_TRUE(runner->Publish(BitsOf(model), i).ok());
     model = Trained(model, i);
   }
-  EXPECT_TRUE(runner->Drain());
+  EXPECT_TRUE(runner->Flush());
   EXPECT_EQ(VersionsIn(store), 5u);
 }
 

@@ -312,7 +312,7 @@ TEST(Soak, EverybodyEndsExactAndNothingGrows) {
   ThreadPool pool(1);
   PublisherOptions options;
   options.state_directory = world.directory / "state";
-  options.base_in_file = true;
+  options.base_on_disk = true;
   options.anchor_every = kRound;
   auto publisher = PublisherRunner::Open(Run::Open(world.bucket).value(), options,
                                          {&clock, &random, &world.files, &BestKernels(), &pool, {}});
@@ -337,7 +337,7 @@ TEST(Soak, EverybodyEndsExactAndNothingGrows) {
   Random training(7);
   Footprint before;
   const auto await_all = [&](Version version) {
-    ASSERT_TRUE(publisher.value()->Drain());
+    ASSERT_TRUE(publisher.value()->Flush());
     progress.Await(Progress::kCollector, version >= 2 * kRound ? version - 2 * kRound : 0);
     progress.Await(Progress::kSteady, version);
     if (leaving_thread.has_value()) progress.Await(Progress::kLeaving, std::min(version, last_for_the_one_leaving));
@@ -374,7 +374,7 @@ TEST(Soak, EverybodyEndsExactAndNothingGrows) {
     progress.Reach(Progress::kPublisher, version);
   }
   await_all(kLast);
-  EXPECT_EQ(publisher.value()->status().committed, kLast);
+  EXPECT_EQ(publisher.value()->status().version, kLast);
   const Footprint after = Look();
   const std::uint64_t removed = collector.Finish();
   steady_thread.reset();

@@ -33,7 +33,7 @@ HistoryOutcome RunHistory(const HistoryOptions& options) {
   const std::uint64_t publisher_count = 1 + (plan.Below(4) == 0 ? 1 : 0);
   for (std::uint64_t i = 0; i < publisher_count; ++i) {
     TrainerOptions trainer;
-    trainer.base_in_file = plan.Below(2) == 0;
+    trainer.base_on_disk = plan.Below(2) == 0;
     trainer.skip_when_full = plan.Below(2) == 0;
     trainer.anchor_every = plan.Below(3) == 0 ? 0 : 2 + plan.Below(6);
     trainer.fault = options.planted.publisher;

@@ -77,8 +77,8 @@ void PublisherMachine::Open() {
   options.max_versions = 4;
   options.skip_when_full = options_.skip_when_full;
   options.state_directory = "/state";
-  options.base_in_file = options_.base_in_file;
-  options.drop_lost_versions = drop_lost_;
+  options.base_on_disk = options_.base_on_disk;
+  options.discard_conflicting = discard_conflicting_;
   PublisherTools tools;
   tools.clock = &world().clock();
   tools.random = &random;
@@ -89,11 +89,11 @@ void PublisherMachine::Open() {
   if (publisher.ok()) {
     world().Trace(name() + " is open");
     publisher_ = std::move(publisher).value();
-    drop_lost_ = false;
+    discard_conflicting_ = false;
   } else {
     world().Trace(fmt::format("{} cannot open: {}", name(), publisher.error().message()));
     // A person looks at it, and says: go on from what the other has published.
-    if (publisher.error().code() == ErrorCode::kConflict) drop_lost_ = true;
+    if (publisher.error().code() == ErrorCode::kConflict) discard_conflicting_ = true;
   }
 }
 
@@ -102,11 +102,11 @@ void PublisherMachine::Train() {
     if (!IsWorking()) Open();
     return;
   }
-  if (publisher_->status().stopped.has_value()) {
+  if (publisher_->status().fatal_error.has_value()) {
     if (IsWorking()) return;
     world().Trace(name() + " has lost to another publisher");
     publisher_ = nullptr;
-    drop_lost_ = true;
+    discard_conflicting_ = true;
     return;
   }
   if (!training_) return;

@@ -16,7 +16,7 @@
 namespace weightwire::sim {
 
 struct TrainerOptions {
-  bool base_in_file = false;
+  bool base_on_disk = false;
   bool skip_when_full = false;
   std::uint64_t anchor_every = 5;
   PublisherFault fault = PublisherFault::kNone;  // planted
@@ -61,7 +61,7 @@ class PublisherMachine final : public Machine {
   Weights weights_;
   std::uint64_t step_ = 0;
   bool training_ = true;
-  bool drop_lost_ = false;
+  bool discard_conflicting_ = false;
   std::uint64_t publishes_ = 0;
 };
 

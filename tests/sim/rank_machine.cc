@@ -156,7 +156,8 @@ bool RankMachine::IsPaused() {
 // --- its outcome ---
 
 bool RankMachine::IsOutOfOrder() const {
-  return publisher_ != nullptr && (publisher_->status().stopped.has_value() || publisher_->disconnected().has_value());
+  return publisher_ != nullptr &&
+         (publisher_->status().fatal_error.has_value() || publisher_->disconnected().has_value());
 }
 
 bool RankMachine::HasOutcomes() const {
@@ -176,7 +177,7 @@ void RankMachine::CheckOutcomesWithin(MonotonicTime limit) {
 }
 
 void RankMachine::Look() {
-  const auto committed = publisher_->status().committed;
+  const auto committed = publisher_->status().version;
   if (committed.has_value() && *committed >= oracle_.version_count()) {
     world().Violation(fmt::format("{} believes that there is a version {}", name(), *committed));
   }

@@ -3,43 +3,53 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from weightwire._arguments import whole_number
+from weightwire._publisher import Publisher
 from weightwire._ticket import Ticket
 from weightwire.integrations._publish_log import PublishLog, close_leftover
-from weightwire.publisher import Publisher
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from weightwire._publisher_options import PublisherOptions
 
 
 class PublishCallback(TrainerCallback):
-    """Publishes the weights after every optimizer step, or every `every` steps, once before the first, and as they are
-    at the end: after the last step, and the best ones if the trainer loads those (`load_best_model_at_end`).
+    """Publishes the weights before the first step, after every `every_steps` optimizer steps, and at the end: after the
+    last step, or the best weights if the trainer loads those (`load_best_model_at_end`).
 
     The trainer waits only for the comparison and the encoding. With `background=True` it does not wait for them either:
-    they happen while it computes the next gradients, and its optimizer waits until they are done. Nothing but the
-    optimizer may then change the weights between two steps; before evaluations and checkpoints, where others do (moving
-    averages, schedule-free optimizers), the trainer waits all the same, if it or a callback before this one asks for
+    they happen while it computes the next gradients, and its optimizer waits until they are done. Then only the
+    optimizer may change the weights between two steps. Before evaluations and checkpoints, where other code changes
+    them (moving averages, schedule-free optimizers), the trainer waits anyway, if it or an earlier callback requests
     them.
 
-    What each version cost goes into the trainer's own log: `weightwire/version`, `weightwire/bytes` (of how many
-    versions: `weightwire/deltas`), `weightwire/changed_share`, `weightwire/publish_seconds` (how long the trainer was
-    held). What is still being read is in the next log.
+    The trainer's own log gets what publishing cost since the last log: `weightwire/version`, `weightwire/deltas` (the
+    number of versions that were sent as deltas), `weightwire/delta_bytes` and `weightwire/changed_ratio` (of these
+    deltas), and `weightwire/blocked_seconds`, by which publishing delayed the trainer. Weights that are still being
+    read appear in the next log.
 
         trainer = Trainer(model, arguments, callbacks=[PublishCallback("s3://bucket/run", dtype=torch.bfloat16)])
 
-    A training that goes on from a checkpoint goes on with the same chain of versions: the next version is exact,
-    whatever the model holds. With several ranks, each publishes its own shards. Keyword arguments are those of
+    A training that resumes from a checkpoint continues the same chain of versions: the next version is exact, whatever
+    the model holds. With several ranks, each publishes its own shards. The other keyword arguments are those of
     `weightwire.Publisher`; with `distributed=False` only the main process publishes, and the model must be whole there.
     """
 
     def __init__(
-        self, run: str | os.PathLike[str], *, every: int = 1, background: bool = False, **options: Any
+        self,
+        run: str | os.PathLike[str],
+        *,
+        every_steps: int = 1,
+        background: bool = False,
+        **options: Unpack[PublisherOptions],
     ) -> None:
-        if every < 1:
-            raise ValueError("every must be at least 1")
         self._run = run
-        self._every = every
+        self._every_steps = whole_number("every_steps", every_steps, least=1)
         self._background = background
         self._options = options
         self._publisher: Publisher | None = None
@@ -59,7 +69,7 @@ class PublishCallback(TrainerCallback):
             return
         leftover, self._publisher = self._publisher, None
         close_leftover(leftover)
-        options = {
+        options: PublisherOptions = {
             "tokenizer": kwargs.get("processing_class"),
             "optimizer": kwargs.get("optimizer") if self._background else None,
             **self._options,
@@ -78,7 +88,7 @@ class PublishCallback(TrainerCallback):
             self._ticket.wait_read()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._publisher is not None and state.global_step % self._every == 0:
+        if self._publisher is not None and state.global_step % self._every_steps == 0:
             ends = control.should_evaluate or control.should_save or control.should_training_stop
             self._ticket = self._log.publish(
                 self._publisher, state.global_step, background=self._background and not ends
@@ -93,12 +103,10 @@ class PublishCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            try:
-                # What came after the last of every `every` steps; or, by load_best_model_at_end, the best weights.
-                if state.global_step != self._published_step or getattr(args, "load_best_model_at_end", False):
-                    self._log.publish(publisher, state.global_step, background=False)
-                publisher.drain()
-                self._log.write_to({}, state.log_history)  # what was not known yet
-            finally:
-                publisher.close()
+        if publisher is None:
+            return
+        with publisher:
+            # What came after the last of every `every_steps` steps; or, by load_best_model_at_end, the best weights.
+            if state.global_step != self._published_step or getattr(args, "load_best_model_at_end", False):
+                self._log.publish(publisher, state.global_step, background=False)
+        self._log.write_to({}, state.log_history)  # what was not known yet

@@ -44,9 +44,9 @@ struct PublishOptions {
   std::optional<std::filesystem::path> state_directory;
   std::uint64_t anchor_every = kAnchorEveryVersions;
   std::uint64_t anchor_percent = kAnchorEveryPercent;
-  bool single_writer = false;       // if the run has to be made
-  bool include_code = false;        // into anchors, what could run as code too
-  bool drop_lost_versions = false;  // what is spooled and another publisher has taken the place of
+  bool single_writer = false;        // if the run has to be made
+  bool include_code = false;         // into anchors, what could run as code too
+  bool discard_conflicting = false;  // what is spooled and another publisher has taken the place of
   const GlobalOptions* global = nullptr;
 };
 
@@ -98,7 +98,7 @@ class WorkLoop {
   // Prints an error when it begins. Returns it if it cannot be retried, or has been for --retry-for.
   Status CheckError() {
     const PublisherStatus status = publisher_.status();
-    if (status.stopped.has_value()) return *status.stopped;
+    if (status.fatal_error.has_value()) return *status.fatal_error;
     const std::optional<Error>& failed = count_anchors_ ? status.anchor_error : status.last_error;
     if (!failed.has_value()) {
       outage_.End();
@@ -192,9 +192,9 @@ PublisherOptions PublisherOptionsFrom(const PublishOptions& options, const Check
   publisher.anchor_every = options.anchor_every;
   publisher.anchor_percent = options.anchor_percent;
   publisher.state_directory = state_directory;
-  publisher.base_in_file = true;
+  publisher.base_on_disk = true;
   publisher.include_code = options.include_code;
-  publisher.drop_lost_versions = options.drop_lost_versions;
+  publisher.discard_conflicting = options.discard_conflicting;
   if (!checkpoint.directory().empty()) publisher.extra_files = checkpoint.directory();
   publisher.anchor_files.adapter = checkpoint.files().front().name == kAdapterFileName;
   return publisher;
@@ -227,7 +227,7 @@ Result<TicketStatus> PublishCheckpoint(const PublishOptions& options, const Run&
 
 // Writes the anchor that is due after a committed version, if one is.
 Status WriteDueAnchor(Publisher& publisher, WorkLoop& work, Outcome& outcome) {
-  const auto before = publisher.status().newest_anchor;
+  const auto before = publisher.status().anchor;
   outcome.first_of_chain = before.has_value() && before->name.version == *outcome.ticket.version;
   if (outcome.first_of_chain) outcome.bytes = before->bytes;
   const Progress progress("writing an anchor");
@@ -242,7 +242,7 @@ Status WriteDueAnchor(Publisher& publisher, WorkLoop& work, Outcome& outcome) {
     fmt::print(stderr, "weightwire: version {} is published, but without its anchor: {}\n", *outcome.ticket.version,
                status.anchor_error->message());
   }
-  const auto& newest = status.newest_anchor;
+  const auto& newest = status.anchor;
   if (!outcome.first_of_chain && newest.has_value() && newest != before) outcome.anchor = newest->name.version;
   return Ok();
 }
@@ -272,7 +272,7 @@ Status RunPublish(const PublishOptions& options, const CommandTools& tools) {
   WW_TRY(outcome.ticket, PublishCheckpoint(options, run, checkpoint, compute, *publisher, work));
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   outcome.model = SizeOf(checkpoint.layout());
-  outcome.bytes = outcome.ticket.bytes;
+  outcome.bytes = outcome.ticket.delta_bytes.value_or(0);
   if (outcome.ticket.stage == TicketStage::kCommitted) {
     WW_RETURN_IF_ERROR(WriteDueAnchor(*publisher, work, outcome));
   }
@@ -294,7 +294,7 @@ Command AddPublish(CLI::App& app, const CommandTools& tools) {
   AddPath(sub, "CHECKPOINT", options->checkpoint, "a safetensors file or a Hugging Face directory")->required();
   AddNumber(sub, "--step", options->step,
             "the trainer's step, for people; one more than the newest version's unless given");
-  AddPath(sub, "--state", options->state_directory,
+  AddPath(sub, "--state-dir", options->state_directory,
           "where the base copy and what is not sent yet are kept; in $XDG_STATE_HOME/weightwire or "
           "~/.local/state/weightwire, by the run's id, unless given");
   AddNumber(
@@ -307,7 +307,7 @@ Command AddPublish(CLI::App& app, const CommandTools& tools) {
                         kAnchorEveryPercent));
   sub.add_flag("--single-writer", options->single_writer, "as for 'init', if the run has to be made");
   AddIncludeCodeInAnchors(sub, options->include_code);
-  sub.add_flag("--drop-lost", options->drop_lost_versions,
+  sub.add_flag("--discard-conflicting", options->discard_conflicting,
                "drop versions that wait to be sent but whose place another publisher has taken");
   AddStoreOptions(sub, *tools.options);
   sub.footer(

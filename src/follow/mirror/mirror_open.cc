@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/limits.h"
+#include "base/surface.h"
 #include "codec/digest/state.h"
 #include "follow/in_place/journal.h"
 #include "follow/mirror/mirror_in_place.h"
@@ -88,14 +89,15 @@ Status MirrorInPlace::ClaimDirectory() {
   WW_TRY(const std::optional<FileInfo> swap, files_.Stat(own_ / kSwapMark));
   if (swap.has_value()) {
     return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("{} holds whole copies behind a link, and is kept with --swap only", directory_.string()));
+                 fmt::format("{} holds whole copies behind a link, and is kept with {} only", directory_.string(),
+                             FlagText("swap")));
   }
   WW_TRY(const std::vector<std::string> names, files_.List(directory_));
   if (!own.has_value() && !names.empty() && !options_.adopt) {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("{} is not empty and not a mirror of ours; choose an empty directory, or say that its "
-                             "files may be taken over (--adopt, in Python adopt=True)",
-                             directory_.string()));
+                             "files may be taken over ({})",
+                             directory_.string(), FlagText("adopt")));
   }
   if (!own.has_value()) {
     // The process that made the parent directories may have been killed before their names were durable. Once the

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -15,10 +15,15 @@ from weightwire._dtypes import parse_dtype, torch_dtype
 from weightwire._fp8 import Fp8
 from weightwire._lora import is_peft
 from weightwire._model_state import roles_of
+from weightwire._publisher import Publisher
 from weightwire._ticket import Ticket
 from weightwire.errors import InvalidArgumentError
 from weightwire.integrations._publish_log import PublishLog, close_leftover
-from weightwire.publisher import Publisher
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from weightwire._publisher_options import PublisherOptions, TransferOptions
 
 _log = logging.getLogger("weightwire")
 
@@ -45,9 +50,9 @@ class WeightTransfer:
         self,
         run: str | os.PathLike[str],
         *,
-        dtype: Any = torch.bfloat16,
+        dtype: Any = "bfloat16",
         background: bool = False,
-        **options: Any,
+        **options: Unpack[TransferOptions],
     ) -> None:
         if options.get("when_full", "wait") != "wait":
             raise InvalidArgumentError("TRL counts a version for each synchronisation, so none can be skipped")
@@ -102,17 +107,15 @@ class WeightTransfer:
         base = model.get_base_model() if is_peft(model) else model
         leftover, self._publisher = self._publisher, None
         close_leftover(leftover)
-        self._publisher = Publisher(
-            self._run,
-            base,
-            **{
-                "dtype": self._dtype,
-                "tokenizer": self._trainer.processing_class,
-                "distributed": False,  # TRL puts the weights together, and calls the main process alone
-                "optimizer": self._trainer.optimizer if self._background and not is_peft(model) else None,
-                **self._options,
-            },
-        )
+        options: PublisherOptions = {
+            "dtype": self._dtype,
+            "lora": "adapter",  # the base model has none
+            "tokenizer": self._trainer.processing_class,
+            "distributed": False,  # TRL puts the weights together, and calls the main process alone
+            "optimizer": self._trainer.optimizer if self._background and not is_peft(model) else None,
+            **self._options,
+        }
+        self._publisher = Publisher(self._run, base, **options)
         self._publish_log = PublishLog()
         self._version = None
         self._ticket = None
