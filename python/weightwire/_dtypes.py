@@ -127,9 +127,9 @@ def as_numpy(name: str, value: Any, *, writable: bool = False) -> np.ndarray:
     array: np.ndarray | None = None
     why = ""
     try:
-        if writable:
-            array = np.asarray(memoryview(value))
-        elif hasattr(value, "__array__") or _has_buffer(value):  # a number or a list is a mistake
+        if _has_buffer(value):
+            array = np.asarray(memoryview(value)) if writable else np.asarray(value)
+        elif hasattr(value, "__array__") and not writable:  # a number or a list is a mistake
             array = np.asarray(value)
     except (TypeError, ValueError) as error:
         why = f": {error}"
@@ -143,6 +143,6 @@ def as_numpy(name: str, value: Any, *, writable: bool = False) -> np.ndarray:
 def _has_buffer(value: Any) -> bool:
     try:
         memoryview(value).release()
-    except TypeError:
+    except (TypeError, ValueError):  # numpy has no buffer for some of its own types
         return False
     return True

@@ -289,8 +289,8 @@ def test_everything_can_be_done_in_an_event_loop(bucket):
     target = zeros_like(state)
 
     async def everything():
-        async with ww.Publisher(bucket, state) as publisher:
-            await publisher.publish(0).wait_async()
+        async with await ww.Publisher.open_async(bucket, state) as publisher:
+            await publisher.publish(0).result_async()
         async with await ww.Follower.open_async(bucket, target, poll_seconds=0.01) as follower:
             (await follower.poll_async()).apply()
             assert await follower.poll_async() is None
@@ -401,7 +401,7 @@ def test_what_cannot_be_followed_into_or_loaded_is_refused(bucket):
             ww.Follower(bucket, target)
     with pytest.raises(ww.InvalidArgumentError, match="names of tensors are strings"):
         ww.Follower(bucket, {1: np.zeros(3)})
-    with pytest.raises(ww.InvalidArgumentError, match="'w' is a list, not an array"):
+    with pytest.raises(ww.InvalidArgumentError, match="'w' is of the type list, which is not an array"):
         ww.Follower(bucket, {"w": [1.0, 2.0]})
     for version in (-1, "1", 2**63):
         with pytest.raises(ww.InvalidArgumentError, match="version is a whole number"):
