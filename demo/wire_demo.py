@@ -63,7 +63,7 @@ def publish_all(folder: Path, seconds: float) -> None:
             checkpoint,
             "--step",
             step,
-            "--state",
+            "--state-dir",
             folder / "publisher",
             "--json",
         ]

@@ -51,9 +51,9 @@ def test_a_base_of_another_history_with_the_same_version_number(run, tmp_path):
     states = chain(7, size=2_000)
     for number, bucket in ((4, run), (5, tmp_path / "fork")):
         write_sharded(tmp_path / f"{number}", states[number])
-        succeed("publish", bucket, tmp_path / f"{number}", "--state", tmp_path / f"state{number}")
+        succeed("publish", bucket, tmp_path / f"{number}", "--state-dir", tmp_path / f"state{number}")
     write_sharded(tmp_path / "6", states[6])
-    succeed("publish", tmp_path / "fork", tmp_path / "6", "--state", tmp_path / "state5")
+    succeed("publish", tmp_path / "fork", tmp_path / "6", "--state-dir", tmp_path / "state5")
     succeed("follow", run, tmp_path / "mirror", "--once")
     before = checkpoint_files(tmp_path / "mirror")
     refused(MISMATCH, "version 4", "follow", tmp_path / "fork", tmp_path / "mirror", "--once")

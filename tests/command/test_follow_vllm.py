@@ -85,7 +85,7 @@ def follow(tmp_path):
         checkpoint.mkdir()
         shutil.copy(DATA / "tiny-47.old.safetensors", checkpoint / "model.safetensors")
         (checkpoint / "config.json").write_text(json.dumps({"tie_word_embeddings": tied, **config}))
-        command = [os.environ["WEIGHTWIRE"], "publish", bucket, checkpoint, "--state", tmp_path / "state"]
+        command = [os.environ["WEIGHTWIRE"], "publish", bucket, checkpoint, "--state-dir", tmp_path / "state"]
         subprocess.run([*command, "--step", "0"], check=True, capture_output=True)
         command = [os.environ["WEIGHTWIRE"], "follow", bucket, tmp_path / "mirror", "--once", "--vllm", server.url]
         return subprocess.run(command, capture_output=True, text=True)

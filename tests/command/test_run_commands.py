@@ -199,7 +199,7 @@ def test_a_layout_that_changes(run, tmp_path):
 
 def test_a_publisher_without_its_state_goes_on(run, tmp_path):
     write_sharded(tmp_path / "4", chain(5)[4])
-    out = succeed_json("publish", run, tmp_path / "4", "--step", 40, "--state", tmp_path / "elsewhere")
+    out = succeed_json("publish", run, tmp_path / "4", "--step", 40, "--state-dir", tmp_path / "elsewhere")
     assert out["bytes"] == succeed_json("diff", tmp_path / "3", tmp_path / "4", "--no-compare")["delta_bytes"]
     # And the first one, whose base is of an older version now.
     write_sharded(tmp_path / "5", chain(6)[5])
@@ -214,7 +214,7 @@ def test_publishers_race(run, tmp_path):
     for number in range(4, 8):
         write_sharded(tmp_path / f"{number}", states[number])
         racers.append(
-            start("publish", run, tmp_path / f"{number}", "--step", number, "--state", tmp_path / f"s{number}")
+            start("publish", run, tmp_path / f"{number}", "--step", number, "--state-dir", tmp_path / f"s{number}")
         )
     ended = [(racer.communicate(timeout=120)[1], racer.returncode) for racer in racers]
     assert all(status in (0, CONFLICT) for _, status in ended), ended
@@ -784,15 +784,15 @@ def test_a_publisher_killed_anywhere_goes_on(tmp_path, version):
     template, work = tmp_path / "template", tmp_path / "work"
     template.mkdir()
     for number in range(version):
-        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state", template / "state")
-    publish = ("publish", work / "bucket", tmp_path / f"{version}", "--step", 100, "--state", work / "state")
+        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state-dir", template / "state")
+    publish = ("publish", work / "bucket", tmp_path / f"{version}", "--step", 100, "--state-dir", work / "state")
     for effect in each_death(template, work, *publish):
         succeed(*publish)
         log = versions(work / "bucket")
         assert len(log) == version + 1, effect
         assert log[version]["state"] == succeed_json("digest", tmp_path / f"{version}")["state"]
         assert succeed_json("verify", work / "bucket")["damage"] == []
-    out = succeed_json("publish", work / "bucket", tmp_path / f"{version + 1}", "--state", work / "state")
+    out = succeed_json("publish", work / "bucket", tmp_path / f"{version + 1}", "--state-dir", work / "state")
     assert out["version"] == version + 1
 
 
@@ -801,7 +801,7 @@ def test_a_follower_that_swaps_leaves_the_link_at_a_whole_version_wherever_it_is
     template.mkdir()
     for number, state in enumerate(chain(3, size=1_000)):
         write_sharded(tmp_path / f"{number}", state)
-        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state", tmp_path / "state")
+        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state-dir", tmp_path / "state")
     succeed("follow", template / "bucket", template / "mirror", "--swap", "--until", 1)
     follow = ("follow", work / "bucket", work / "mirror", "--swap", "--once")
     old, new = (read_directory(tmp_path / f"{number}") for number in (1, 2))
@@ -819,7 +819,7 @@ def test_a_checkout_killed_anywhere_can_be_repeated(tmp_path):
     template.mkdir()
     for number, state in enumerate(chain(2, size=1_000)):
         write_sharded(tmp_path / f"{number}", state)
-        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state", tmp_path / "state")
+        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state-dir", tmp_path / "state")
     checkout = ("checkout", work / "bucket", work / "out")
     for _ in each_death(template, work, *checkout):
         if not (work / "out").exists():
@@ -834,7 +834,7 @@ def test_a_follower_killed_anywhere_goes_on(tmp_path, held):
     template.mkdir()
     for number, state in enumerate(chain(4, size=1_000)):
         write_sharded(tmp_path / f"{number}", state)
-        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state", tmp_path / "state")
+        succeed("publish", template / "bucket", tmp_path / f"{number}", "--state-dir", tmp_path / "state")
     if held is not None:
         succeed("follow", template / "bucket", template / "mirror", "--until", held)
     follow = ("follow", work / "bucket", work / "mirror", "--once")

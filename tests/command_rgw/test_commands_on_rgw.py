@@ -90,8 +90,8 @@ def test_a_publisher_killed_at_any_request_goes_on(bucket, checkpoints, tmp_path
         number += 1
         run, state = f"s3://{bucket}/runs/{number}", tmp_path / f"state{number}"
         for before in range(version):
-            succeed("publish", run, checkpoints[before], "--state", state)
-        publish = ("publish", run, checkpoints[version], "--step", 100, "--state", state)
+            succeed("publish", run, checkpoints[before], "--state-dir", state)
+        publish = ("publish", run, checkpoints[version], "--step", 100, "--state-dir", state)
         killed = die_at(number, *publish, variable=point)
         succeed(*publish)
         log = succeed_json("log", run)["versions"]
@@ -99,7 +99,7 @@ def test_a_publisher_killed_at_any_request_goes_on(bucket, checkpoints, tmp_path
         assert log[version]["state"] == digest(checkpoints[version])
         assert succeed_json("verify", run)["damage"] == []
     assert number > 3  # a lease or probe, a part, a record
-    out = succeed_json("publish", run, checkpoints[version + 1], "--state", state)
+    out = succeed_json("publish", run, checkpoints[version + 1], "--state-dir", state)
     assert out["version"] == version + 1
 
 

@@ -103,7 +103,7 @@ def test_what_comes_out_of_a_run_loads(tmp_path, tied):
         with torch.no_grad():
             model.model.layers[0].mlp.up_proj.weight[step] += 1
         model.save_pretrained(tmp_path / f"{step}")
-        weightwire("publish", tmp_path / "bucket", tmp_path / f"{step}", "--state", tmp_path / "state")
+        weightwire("publish", tmp_path / "bucket", tmp_path / f"{step}", "--state-dir", tmp_path / "state")
     weightwire("checkout", tmp_path / "bucket", tmp_path / "out")
     weightwire("follow", tmp_path / "bucket", tmp_path / "mirror", "--once")
     for directory in ("out", "mirror"):
