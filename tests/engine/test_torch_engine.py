@@ -26,9 +26,9 @@ def made(tmp_path_factory):
 
         def publish():
             state["model.norm.weight"] += 0.5
-            return publisher.publish(model=state).wait(WAIT_SECONDS).version
+            return publisher.publish(model=state).result(WAIT_SECONDS).version
 
-        publisher.publish(model=state).wait(WAIT_SECONDS)
+        publisher.publish(model=state).result(WAIT_SECONDS)
         yield folder, publish
 
 
