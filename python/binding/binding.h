@@ -8,6 +8,7 @@ namespace weightwire::python {
 void BindPublisher(nanobind::module_& module);
 void BindFollower(nanobind::module_& module);
 void BindMirror(nanobind::module_& module);
+void BindRun(nanobind::module_& module);
 void BindReaders(nanobind::module_& module);
 void BindSettings(nanobind::module_& module);
 void BindPolicy(nanobind::module_& module);

@@ -1,4 +1,4 @@
-// _core.Follower and _core.load: thin over follow/follower.h.
+// _core.Follower: thin over follow/follower.h.
 #include "follow/follower.h"
 
 #include <nanobind/nanobind.h>
@@ -23,7 +23,6 @@
 #include "follow/mirror/mirror.h"
 #include "follow/rebuild.h"
 #include "follow/targets/array_target.h"
-#include "follow/targets/memory_target.h"
 #include "forks.h"
 #include "gil.h"
 #include "interruptible.h"
@@ -98,7 +97,6 @@ class Session {
   TargetArrays kept;  // Python's arrays behind `arrays`
   std::unique_ptr<ArrayTarget> arrays;
   std::unique_ptr<Mirror> mirror;
-  std::unique_ptr<MemoryTarget> memory;
   std::unique_ptr<Follower> follower;
 };
 
@@ -313,49 +311,6 @@ class PyFollower {
   Known known_;  // guarded by known_mutex_
 };
 
-// Everything of one version, in memory: a list of (name, dtype, shape, bytes) and the aliases.
-nb::tuple Load(const std::string& url, std::optional<Version> version, std::size_t threads) {
-  // What the arrays are views of.
-  struct Kept {
-    std::shared_ptr<ProcessTools> process;
-    std::unique_ptr<MemoryTarget> memory;
-  };
-  auto kept = std::make_unique<Kept>();
-  Held held;
-  {
-    const GilReleased release;
-    Session session;
-    const std::shared_ptr<ProcessTools> process = ValueOrRaise(ProcessTools::Make(threads));
-    RunInterruptibly(process->sleeper, [&]() -> Status {
-      WW_RETURN_IF_ERROR(session.Open(url, process, 0));
-      session.memory = std::make_unique<MemoryTarget>(*process->kernels, *process->pool);
-      FollowerOptions options;
-      options.keep_lease = false;
-      session.Start(*session.memory, options);
-      return FollowTo(*session.follower, version);
-    });
-    held = *session.memory->held();
-    session.follower.reset();
-    kept->process = process;
-    kept->memory = std::move(session.memory);
-  }
-  const MemoryTarget& memory = *kept->memory;
-  const Layout& layout = memory.layout();
-  const nb::capsule owner(kept.release(), [](void* pointer) noexcept { delete static_cast<Kept*>(pointer); });
-  nb::list tensors;
-  for (std::size_t i = 0; i < layout.size(); ++i) {
-    const TensorSpec& spec = layout.tensors()[i];
-    const auto bytes = memory.bytes(i);
-    // The memory is the caller's from here on, to write to as well.
-    auto* data = const_cast<std::uint8_t*>(bytes.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-    const nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> array(data, {bytes.size()}, owner);
-    tensors.append(nb::make_tuple(spec.name, std::string(NameOf(spec.dtype)), ShapeOf(spec), array));
-  }
-  nb::dict aliases;
-  for (const auto& [alias, name] : layout.aliases()) aliases[alias.c_str()] = name;
-  return nb::make_tuple(tensors, aliases, held.version, held.step);
-}
-
 }  // namespace
 
 void BindFollower(nb::module_& module) {
@@ -370,7 +325,6 @@ void BindFollower(nb::module_& module) {
       .def("newest", &PyFollower::Newest)
       .def("status", &PyFollower::Describe)
       .def("close", &PyFollower::Close);
-  module.def("load", &Load, nb::arg("url"), nb::arg("version").none(), nb::arg("threads"));
 }
 
 }  // namespace weightwire::python

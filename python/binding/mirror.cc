@@ -9,12 +9,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/real_file_system.h"
 #include "binding.h"
 #include "errors.h"
 #include "follow/mirror/mirror_state.h"
+#include "follow/mirror/reader.h"
 #include "follow/version_lag.h"
 #include "gil.h"
 #include "process_tools.h"
@@ -61,6 +63,33 @@ void CheckMirror(const std::string& directory, std::size_t threads) {
   if (mirror->damage().has_value()) Raise(*mirror->damage());
 }
 
+// The shared lock of a mirror's reader (follow/mirror/reader.h).
+class PyMirrorRead {
+ public:
+  explicit PyMirrorRead(std::unique_ptr<SharedRead> read) : read_(std::move(read)) {}
+
+  // None while the mirror is being written.
+  static std::optional<PyMirrorRead> Try(const std::string& directory) {
+    const GilReleased release;
+    static RealFileSystem files;
+    auto read = ValueOrRaise(SharedRead::TryBegin(files, directory));
+    if (!read.has_value()) return std::nullopt;
+    return PyMirrorRead(std::make_unique<SharedRead>(*std::move(read)));
+  }
+  [[nodiscard]] Version version() const { return read_->held().version; }
+  [[nodiscard]] std::uint64_t step() const { return read_->held().step; }
+  [[nodiscard]] std::string digest() const { return ToHex(read_->held().state); }
+  // Raises unless the mirror has held that version all the while.
+  void Confirm() {
+    const GilReleased release;
+    OkOrRaise(read_->Confirm());
+  }
+  void Unlock() { read_.reset(); }
+
+ private:
+  std::unique_ptr<SharedRead> read_;
+};
+
 }  // namespace
 
 void BindMirror(nb::module_& module) {
@@ -71,6 +100,13 @@ void BindMirror(nb::module_& module) {
       .def_prop_ro("newest", &PyVersionLag::newest)
       .def_prop_ro("versions", &PyVersionLag::versions)
       .def_prop_ro("seconds", &PyVersionLag::seconds);
+  nb::class_<PyMirrorRead>(module, "MirrorRead")
+      .def_prop_ro("version", &PyMirrorRead::version)
+      .def_prop_ro("step", &PyMirrorRead::step)
+      .def_prop_ro("digest", &PyMirrorRead::digest)
+      .def("confirm", &PyMirrorRead::Confirm)
+      .def("unlock", &PyMirrorRead::Unlock);
+  module.def("try_mirror_read", &PyMirrorRead::Try, nb::arg("directory"));
   module.def("read_held", &ReadHeldOfMirror, nb::arg("directory"));
   module.def("check_mirror", &CheckMirror, nb::arg("directory"), nb::arg("threads"));
 }

@@ -16,4 +16,5 @@ NB_MODULE(_core, module) {
   weightwire::python::BindPublisher(module);
   weightwire::python::BindFollower(module);
   weightwire::python::BindMirror(module);
+  weightwire::python::BindRun(module);
 }

@@ -11,9 +11,10 @@
 """
 
 from weightwire._fp8 import Fp8
-from weightwire._load import load, load_async
+from weightwire._mirror_lock import MirrorVersion, mirror_lock
 from weightwire._publisher import Publisher, PublisherStatus
 from weightwire._publisher_options import PublisherOptions
+from weightwire._run import FollowerInfo, Run, VersionInfo, load, load_async
 from weightwire._ticket import PublishStatus, Ticket
 from weightwire._update import TensorChange, Update
 from weightwire.errors import (
@@ -36,10 +37,12 @@ __all__ = [
     "ConflictError",
     "CorruptError",
     "Follower",
+    "FollowerInfo",
     "FollowerStats",
     "Fp8",
     "InvalidArgumentError",
     "LocalIOError",
+    "MirrorVersion",
     "MismatchError",
     "NotFoundError",
     "PermissionDeniedError",
@@ -47,13 +50,16 @@ __all__ = [
     "Publisher",
     "PublisherOptions",
     "PublisherStatus",
+    "Run",
     "TensorChange",
     "Ticket",
     "UnavailableError",
     "UnsupportedError",
     "Update",
+    "VersionInfo",
     "WaitTimeoutError",
     "WeightwireError",
     "load",
     "load_async",
+    "mirror_lock",
 ]

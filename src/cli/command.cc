@@ -120,10 +120,10 @@ int RunProgram(const Program& program, GlobalOptions& options, int argc, const c
 
 int RunWeightwire(int argc, const char* const* argv, const CommandTools& tools) {
   const auto add_commands = [&tools](CLI::App& app) -> std::vector<Command> {
-    return {AddDiff(app, tools),   AddApply(app, tools),   AddInspect(app, tools), AddDigest(app, tools),
-            AddInit(app, tools),   AddPublish(app, tools), AddLog(app, tools),     AddCheckout(app, tools),
-            AddFollow(app, tools), AddAnchor(app, tools),  AddGc(app, tools),      AddVerify(app, tools),
-            AddLeases(app, tools)};
+    return {AddDiff(app, tools),     AddApply(app, tools),   AddInspect(app, tools), AddDigest(app, tools),
+            AddInit(app, tools),     AddPublish(app, tools), AddLog(app, tools),     AddCheckout(app, tools),
+            AddFollow(app, tools),   AddAnchor(app, tools),  AddGc(app, tools),      AddVerify(app, tools),
+            AddFollowers(app, tools)};
   };
   return RunProgram({"weightwire", kDescription, std::string(kFooter) + ExitStatusHelp(), add_commands}, *tools.options,
                     argc, argv);

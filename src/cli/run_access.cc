@@ -29,25 +29,4 @@ Result<OpenedRun> OpenRun(const std::string& location, const CommandTools& tools
   return OpenedRun{std::move(store), std::move(run)};
 }
 
-Result<KnownRecord> ReadVersion(const Run& run, std::optional<Version> version) {
-  std::optional<KnownRecord> record;
-  if (version.has_value()) {
-    WW_TRY(record, run.ReadRecord(*version));
-  } else {
-    WW_TRY(record, run.FindNewest(std::nullopt));
-  }
-  if (record.has_value()) return *std::move(record);
-  if (!version.has_value()) {
-    return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version yet", run.store().Name()));
-  }
-  return Error(ErrorCode::kNotFound, fmt::format("the run at {} has no version {}", run.store().Name(), *version));
-}
-
-ModelSize SizeOf(const Layout& layout) {
-  ModelSize size;
-  size.bytes = layout.total_bytes();
-  for (std::size_t i = 0; i < layout.size(); ++i) size.elements += layout.unit_count(i);
-  return size;
-}
-
 }  // namespace weightwire

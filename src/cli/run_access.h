@@ -25,14 +25,4 @@ struct OpenedRun {
 };
 Result<OpenedRun> OpenRun(const std::string& location, const CommandTools& tools);
 
-// The record of the version asked for, or of the newest. kNotFound in a sentence if there is none.
-Result<KnownRecord> ReadVersion(const Run& run, std::optional<Version> version);
-
-// Bytes and elements (bytes of packed types) of a model.
-struct ModelSize {
-  std::uint64_t bytes = 0;
-  std::uint64_t elements = 0;
-};
-[[nodiscard]] ModelSize SizeOf(const Layout& layout);
-
 }  // namespace weightwire

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 
 namespace weightwire {
 
@@ -17,5 +18,8 @@ inline constexpr std::chrono::seconds kLastFollowPause{30};
 inline constexpr std::chrono::seconds kSlowFollowPause{60};
 // A command gives up once the store could not be reached for this long. The setting retry-for changes it.
 inline constexpr std::chrono::minutes kRetryFor{10};
+
+// Records of versions are read this many at a time, because reading one mostly waits for the store.
+inline constexpr std::size_t kRecordThreads = 16;
 
 }  // namespace weightwire

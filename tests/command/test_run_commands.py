@@ -124,17 +124,19 @@ def test_the_log_of_a_run(run, tmp_path):
     log = succeed_json("log", run)
     assert [v["version"] for v in log["versions"]] == [0, 1, 2, 3]
     assert [v["step"] for v in log["versions"]] == [0, 10, 20, 30]
-    assert [v["anchor"] for v in log["versions"]] == [True, False, False, False]
+    assert [v["anchor_bytes"] is not None for v in log["versions"]] == [True, False, False, False]
     anchor_bytes = sum(
         f.stat().st_size for f in (run / "anchors").rglob("*") if f.is_file() and f.name != "anchor.json"
     )
-    assert log["versions"][0]["bytes"] == anchor_bytes
+    assert log["versions"][0]["anchor_bytes"] == anchor_bytes and log["versions"][0]["delta_bytes"] is None
     for version in (1, 2, 3):
-        assert log["versions"][version]["bytes"] == part_of(run, version).stat().st_size
-        state = succeed_json("digest", tmp_path / f"{version}")["state"]
-        assert log["versions"][version]["state"] == state
-    assert log["followers"] == [] and log["newest"] == 3
-    assert [v["version"] for v in succeed_json("log", run, "--last", 2)["versions"]] == [2, 3]
+        assert log["versions"][version]["delta_bytes"] == part_of(run, version).stat().st_size
+        digest = succeed_json("digest", tmp_path / f"{version}")["state"]
+        assert log["versions"][version]["digest"] == digest
+    assert log["run"] == str(run) and len(log["run_id"]) == 32 and log["newest_version"] == 3
+    for last in ("--last", "-n"):
+        assert [v["version"] for v in succeed_json("log", run, last, 2)["versions"]] == [2, 3]
+    refused(INVALID_ARGUMENT, "--last a number above 0", "log", run, "--last", 0)
     text = succeed("log", run)
     assert "4 versions" in text and "anchor" in text
 
@@ -238,7 +240,14 @@ def test_anchors_by_number(tmp_path):
     for number, state in enumerate(chain(6)):
         write_by_hand(tmp_path / f"{number}", state)
         succeed("publish", tmp_path / "bucket", tmp_path / f"{number}", "--anchor-every", 2)
-    assert [v["anchor"] for v in versions(tmp_path / "bucket")] == [True, False, True, False, True, False]
+    assert [v["anchor_bytes"] is not None for v in versions(tmp_path / "bucket")] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
     succeed("verify", tmp_path / "bucket")
 
 
@@ -269,7 +278,7 @@ def test_follow_brings_a_directory_to_the_newest_version(run, tmp_path):
     assert "version 4 (step 40)" in succeed("follow", run, tmp_path / "mirror", "--once")
     same_checkpoint(tmp_path / "mirror", tmp_path / "4")
     assert succeed("follow", run, tmp_path / "mirror", "--once").count("\n") == 1
-    assert succeed_json("leases", run)["leases"] == []
+    assert succeed_json("followers", run)["followers"] == []
 
 
 def test_follow_makes_the_run(tmp_path):
@@ -323,8 +332,8 @@ def test_follow_goes_along_until_a_version(run, tmp_path):
     process = start("follow", run, tmp_path / "mirror", "--until", 6, "--json", "--poll-interval", "200ms")
     first = json.loads(process.stdout.readline())
     assert (first["event"], first["version"], first["from"]) == ("version", 3, None)  # an anchor and what comes after
-    (lease,) = succeed_json("leases", run)["leases"]
-    assert lease["alive"]
+    (lease,) = succeed_json("followers", run)["followers"]
+    assert lease["is_active"]
     for number in range(4, 8):
         write_sharded(tmp_path / f"{number}", chain(number + 1)[number])
         succeed("publish", run, tmp_path / f"{number}", "--step", 10 * number)
@@ -347,19 +356,19 @@ def test_a_version_that_does_not_come_in_time(run, tmp_path):
     succeed("follow", run, tmp_path / "mirror", *in_time)
     refused(12, ["version 4 did not", "holds version 3"], "follow", run, tmp_path / "mirror", *until)
     refused(INVALID_ARGUMENT, "--until", "follow", run, tmp_path / "mirror", "--timeout", "1s")
-    assert succeed_json("leases", run)["leases"] == []
+    assert succeed_json("followers", run)["followers"] == []
 
 
 @pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_follow_cleanly(run, tmp_path, with_signal):
     process = start("follow", run, tmp_path / "mirror", "--poll-interval", "600s", "--name", "the one")
     wait_for(process, "version 3 ")
-    (lease,) = succeed_json("leases", run)["leases"]
+    (lease,) = succeed_json("followers", run)["followers"]
     assert lease["name"] == "the one"
-    assert "the one" in succeed("leases", run)
+    assert "the one" in succeed("followers", run)
     status, out, err = end(process, with_signal)
     assert (status, err) == (0, "") and out.endswith("stopped, with version 3\n")
-    assert succeed_json("leases", run)["leases"] == []
+    assert succeed_json("followers", run)["followers"] == []
     same_checkpoint(tmp_path / "mirror", tmp_path / "3")
 
 
@@ -369,16 +378,19 @@ def test_a_follower_keeps_its_id(run, tmp_path):
     own = (tmp_path / "mirror/.weightwire/follower.id").read_text().strip()
     process = start("follow", run, tmp_path / "mirror", "--pin", 0, "--poll-interval", "600s")
     wait_for(process, "version 0 ")
-    assert [lease["id"] for lease in succeed_json("leases", run)["leases"]] == [own]
+    assert [lease["follower_id"] for lease in succeed_json("followers", run)["followers"]] == [own]
     assert end(process)[0] == 0
 
 
-def test_followers_and_their_lag_are_in_the_log(run, tmp_path):
-    process = start("follow", run, tmp_path / "mirror", "--pin", 1, "--poll-interval", "600s")
+def test_followers_are_listed_with_the_newest_version(run, tmp_path):
+    process = start("follow", run, tmp_path / "mirror", "--pin", 1, "--poll-interval", "600s", "--name", "a")
     wait_for(process, "version 1 ")
-    (follower,) = succeed_json("log", run)["followers"]
-    assert follower["alive"]
+    said = succeed_json("followers", run)
+    assert (said["run"], said["newest_version"], said["unreadable_leases"]) == (str(run), 3, 0)
+    (follower,) = said["followers"]
+    assert (follower["name"], follower["newest_version"], follower["is_active"]) == ("a", 3, True)
     assert end(process)[0] == 0
+    assert "no follower keeps a lease" in succeed("followers", run)
 
 
 def test_standing_still_and_going_back(run, tmp_path):
@@ -453,7 +465,7 @@ def test_checkout_of_any_version(run, tmp_path):
     succeed("checkout", f"file://{run}", tmp_path / "newest/")
     same_checkpoint(tmp_path / "newest", tmp_path / "3")
     assert not list(tmp_path.glob(".*"))
-    assert succeed_json("leases", run)["leases"] == []
+    assert succeed_json("followers", run)["followers"] == []
 
 
 def test_one_process_makes_a_directory(run, tmp_path):
@@ -472,7 +484,7 @@ def test_one_process_makes_a_directory(run, tmp_path):
 
 def test_no_run(tmp_path):
     nowhere = tmp_path / "nowhere"
-    for command in (["log"], ["leases"], ["verify"], ["gc"], ["anchor"]):
+    for command in (["log"], ["followers"], ["verify"], ["gc"], ["anchor"]):
         refused(NOT_FOUND, ["no run", "nowhere"], *command, nowhere, untouched=tmp_path)
     refused(NOT_FOUND, "no run", "checkout", nowhere, tmp_path / "out", untouched=tmp_path)
     refused(NOT_FOUND, "no run", "follow", nowhere, tmp_path / "out", "--once", untouched=tmp_path)
@@ -613,12 +625,16 @@ def test_gc_removes_what_nobody_needs(tmp_path):
     assert "may go" in succeed("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
     done = succeed_json("gc", run, "--min-age", "0", "--grace", "0", "--keep-anchors", 2)
     assert done["removed"] == dry["deletable"]
-    assert [v["anchor"] for v in versions(run)] == [False] * 6 + [True, False, True]
+    assert [v["anchor_bytes"] is not None for v in versions(run)] == [False] * 6 + [True, False, True]
     report = succeed_json("verify", run)
     assert report["damage"] == [] and report["pruned"] > 0
     succeed("follow", run, tmp_path / "mirror", "--once")
     same_checkpoint(tmp_path / "mirror", tmp_path / "8")
-    refused(NOT_FOUND, "no way to version 3", "checkout", f"{run}@3", tmp_path / "out")
+    assert [v["can_check_out"] for v in versions(run)] == [False] * 6 + [True] * 3
+    assert succeed("log", run).count("  removed\n") == 6
+    words = ["version 3 of", "cannot be fetched any more", "can be fetched is version 6"]
+    refused(NOT_FOUND, words, "checkout", f"{run}@3", tmp_path / "out")
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_gc_says_why_nothing_may_go(tmp_path):
@@ -644,7 +660,7 @@ def test_gc_leaves_what_a_lease_needs(tmp_path):
     run = long_run(tmp_path, 9)
     process = start("follow", run, tmp_path / "mirror", "--pin", 3, "--poll-interval", "600s")
     wait_for(process, "version 3 ")
-    assert succeed_json("leases", run)["leases"][0]["alive"]
+    assert succeed_json("followers", run)["followers"][0]["is_active"]
     assert "(1 follower alive)" in succeed("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
     kept = succeed_json("gc", run, "--min-age", "0", "--grace", "0", "--keep-anchors", 2)
     assert kept["kept_by_leases"]["objects"] > 0 and kept["living_leases"] == 1
@@ -660,7 +676,7 @@ def test_anchors_written_by_others(run, tmp_path):
     out = succeed_json("anchor", run, "--from", tmp_path / "mirror")
     assert out["version"] == 3
     assert succeed_json("anchor", f"{run}@1")["version"] == 1
-    assert [v["anchor"] for v in versions(run)] == [True, True, False, True]
+    assert [v["anchor_bytes"] is not None for v in versions(run)] == [True, True, False, True]
     report = succeed_json("verify", run)
     assert report["anchors"] == 3 and report["damage"] == []
     # The anchor is a plain directory: configuration and tokenizer are in it.
@@ -719,25 +735,14 @@ def test_verify_looks_at_everything_else_if_a_record_is_damaged(run):
 
 
 def test_watching_the_log(run, tmp_path):
-    process = start("log", run, "--watch", "--json")
-    seen = [json.loads(process.stdout.readline())["version"] for _ in range(4)]
+    process = start("log", run, "--watch", "--json", "--last", 2)
+    seen = [json.loads(process.stdout.readline()) for _ in range(2)]
     write_sharded(tmp_path / "4", chain(5)[4])
     succeed("publish", run, tmp_path / "4", "--step", 40)
-    line = json.loads(process.stdout.readline())
-    assert [*seen, line["version"]] == [0, 1, 2, 3, 4] and line["step"] == 40
+    seen.append(json.loads(process.stdout.readline()))
     assert end(process)[0] == 0
-
-
-def test_watching_the_log_shows_how_far_followers_are(run, tmp_path):
-    follower = start("follow", run, tmp_path / "mirror", "--name", "a", "--json")
-    while "version" not in json.loads(follower.stdout.readline()):
-        pass
-    watch = start("log", run, "--watch", "--json", "--last", 1)
-    assert json.loads(watch.stdout.readline())["version"] == 3
-    shown = json.loads(watch.stdout.readline())["follower"]
-    assert (shown["name"], shown["alive"]) == ("a", True)
-    assert end(watch)[0] == 0
-    assert end(follower)[0] == 0
+    assert [line.pop("event") for line in seen] == ["version"] * 3
+    assert [line["version"] for line in seen] == [2, 3, 4] and seen == versions(run)[2:]
 
 
 def test_exec_runs_once_for_an_anchor_and_the_deltas_after_it(run, tmp_path):
@@ -790,7 +795,7 @@ def test_a_publisher_killed_anywhere_goes_on(tmp_path, version):
         succeed(*publish)
         log = versions(work / "bucket")
         assert len(log) == version + 1, effect
-        assert log[version]["state"] == succeed_json("digest", tmp_path / f"{version}")["state"]
+        assert log[version]["digest"] == succeed_json("digest", tmp_path / f"{version}")["state"]
         assert succeed_json("verify", work / "bucket")["damage"] == []
     out = succeed_json("publish", work / "bucket", tmp_path / f"{version + 1}", "--state-dir", work / "state")
     assert out["version"] == version + 1

@@ -78,7 +78,7 @@ def use_every_command(run, checkpoints, tmp_path):
     report = succeed_json("verify", run)
     assert (report["records"], report["anchors"], report["damage"]) == (3, 2, [])
     assert succeed_json("gc", run, "--dry-run")["removed"]["objects"] == 0
-    assert succeed_json("leases", run)["leases"] == []
+    assert succeed_json("followers", run)["followers"] == []
 
 
 @pytest.mark.parametrize("kind", ["plain", "hf"])

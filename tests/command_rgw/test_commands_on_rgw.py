@@ -53,7 +53,7 @@ def test_every_command(bucket, checkpoints, tmp_path):
         assert succeed_json("publish", run, checkpoint, "--step", number)["version"] == number
     assert "already published" in succeed("publish", run, checkpoints[3], "--step", 3)
     log = succeed_json("log", run)["versions"]
-    assert [v["state"] for v in log] == [digest(checkpoint) for checkpoint in checkpoints]
+    assert [v["digest"] for v in log] == [digest(checkpoint) for checkpoint in checkpoints]
     succeed("follow", run, tmp_path / "mirror", "--until", 1)
     same_checkpoint(tmp_path / "mirror", checkpoints[1])
     succeed("follow", run, tmp_path / "mirror", "--once")
@@ -65,7 +65,7 @@ def test_every_command(bucket, checkpoints, tmp_path):
     assert (report["records"], report["anchors"], report["damage"]) == (4, 2, [])
     dry = succeed_json("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
     assert dry["removed"]["objects"] == 0
-    assert succeed_json("leases", run)["leases"] == []
+    assert succeed_json("followers", run)["followers"] == []
 
 
 def test_gc_on_a_service(bucket, tmp_path):
@@ -96,7 +96,7 @@ def test_a_publisher_killed_at_any_request_goes_on(bucket, checkpoints, tmp_path
         succeed(*publish)
         log = succeed_json("log", run)["versions"]
         assert len(log) == version + 1, number
-        assert log[version]["state"] == digest(checkpoints[version])
+        assert log[version]["digest"] == digest(checkpoints[version])
         assert succeed_json("verify", run)["damage"] == []
     assert number > 3  # a lease or probe, a part, a record
     out = succeed_json("publish", run, checkpoints[version + 1], "--state-dir", state)

@@ -168,7 +168,7 @@ def newest_version(bucket):
     said = subprocess.run(
         [os.environ["WEIGHTWIRE"], "log", bucket, "--json"], check=True, capture_output=True, text=True
     ).stdout
-    return json.loads(said)["newest"]
+    return json.loads(said)["newest_version"]
 
 
 def test_chats_and_streams_name_their_versions(training, server):

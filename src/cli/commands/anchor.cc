@@ -9,10 +9,10 @@
 
 #include "base/file.h"
 #include "base/result.h"
+#include "cli/checkout_with_retries.h"
 #include "cli/checkpoints.h"
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
-#include "cli/fetch_version.h"
 #include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
@@ -26,6 +26,7 @@
 #include "follow/mirror/reader.h"
 #include "log/find_version.h"
 #include "publish/anchor_writer.h"
+#include "runner/run_report.h"
 
 namespace weightwire {
 namespace {
@@ -45,9 +46,9 @@ Result<KnownRecord> VersionOf(const Run& run, const Checkpoint& checkpoint, cons
     if (mirror->held().run != run.id()) {
       return Error(ErrorCode::kMismatch, fmt::format("{} follows another run than {}", name, run.store().Name()));
     }
-    return ReadVersion(run, mirror->held().version);
+    return FindVersion(run, mirror->held().version);
   }
-  WW_TRY(const KnownRecord newest, ReadVersion(run, std::nullopt));
+  WW_TRY(const KnownRecord newest, FindVersion(run, std::nullopt));
   WW_TRY(const Layout layout, run.ReadLayout(newest.record.layout));
   WW_TRY(const Checkpoint view, checkpoint.ViewAs(layout));
   const Sha256Digest state = StateDigest(layout, DigestInFull(view, "digesting " + name, compute));
@@ -106,12 +107,12 @@ Status RunAnchor(const AnchorCommandOptions& options, const CommandTools& tools)
         return read.error();
       }
     } else {
-      WW_TRY(version, ReadVersion(run, address.version));
+      WW_TRY(version, FindVersion(run, address.version));
       std::error_code error;
       const auto folder = std::filesystem::temp_directory_path(error);
       if (error) return SystemError("find", "the directory for temporary files", error.value());
       fetched.emplace(*tools.files, TemporarySibling(folder / "weightwire-anchor"));
-      WW_RETURN_IF_ERROR(FetchVersion(run, *version, fetched->path(), options.include_code, compute, interrupt, tools));
+#include "cli/global_options.h"
       directory = fetched->path();
     }
     WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(directory));

@@ -6,16 +6,17 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/checkout_with_retries.h"
 #include "cli/checkpoints.h"
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
-#include "cli/fetch_version.h"
 #include "cli/global_options.h"
 #include "cli/interrupt.h"
-#include "cli/json.h"
 #include "cli/options.h"
+#include "cli/report_json.h"
 #include "cli/run_access.h"
 #include "cli/text.h"
+#include "runner/run_report.h"
 
 namespace weightwire {
 namespace {
@@ -32,23 +33,23 @@ Status RunCheckout(const CheckoutOptions& options, const CommandTools& tools) {
   WW_RETURN_IF_ERROR(CheckNameIsFree(options.directory));
   WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   WW_TRY(const OpenedRun opened, OpenRun(address.location, tools));
-  WW_TRY(const KnownRecord version, ReadVersion(opened.run, address.version));
+  WW_TRY(const KnownRecord version, FindVersion(opened.run, address.version));
   {
     const InterruptGuard interrupt;
     WW_RETURN_IF_ERROR(
-        FetchVersion(opened.run, version, options.directory, options.include_code, compute, interrupt, tools));
+        CheckOutWithRetries(opened.run, version, options.directory, options.include_code, compute, interrupt, tools));
   }
   const Record& record = version.record;
   if (options.global->json) {
-    JsonOutput json;
-    json["directory"] = options.directory.string();
+    JsonOutput json = JsonOf(opened.run);
     json["version"] = record.version;
     json["step"] = record.step;
-    json["state"] = ToHex(record.state);
+    json["digest"] = ToHex(record.state);
+    json["directory"] = options.directory.string();
     PrintJson(json);
     return Ok();
   }
-  fmt::print("{}: version {}, step {}\nstate  {}\n", options.directory.string(), record.version, record.step,
+  fmt::print("{}: version {}, step {}\ndigest  {}\n", options.directory.string(), record.version, record.step,
              ToHex(record.state));
   return Ok();
 }
@@ -64,9 +65,12 @@ Command AddCheckout(CLI::App& app, const CommandTools& tools) {
   AddIncludeCodeInDirectory(sub, options->include_code);
   AddStoreOptions(sub, *tools.options);
   sub.footer(
-      "Takes the cheapest way by bytes, checks everything, and shows nothing before it is complete. The directory is\n"
-      "like any other: configuration and tokenizer are in it, and nothing of weightwire. To keep one up to date, use\n"
-      "'follow'.\n"
+      "Fetches the fewest bytes that lead to the version, verifies everything, and shows nothing before it is "
+      "complete.\n"
+      "The directory has configuration and tokenizer, and nothing of weightwire. 'follow' keeps a directory up to "
+      "date.\n"
+      "A checkout that fails removes what it fetched, or says what it keeps so that the next one continues from "
+      "there.\n"
       "\n"
       "Examples:\n"
       "  weightwire checkout /shared/runs/grpo-7b newest\n"

@@ -23,6 +23,6 @@ Command AddFollow(CLI::App& app, const CommandTools& tools);
 Command AddAnchor(CLI::App& app, const CommandTools& tools);
 Command AddGc(CLI::App& app, const CommandTools& tools);
 Command AddVerify(CLI::App& app, const CommandTools& tools);
-Command AddLeases(CLI::App& app, const CommandTools& tools);
+Command AddFollowers(CLI::App& app, const CommandTools& tools);
 
 }  // namespace weightwire

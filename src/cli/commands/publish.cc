@@ -31,6 +31,7 @@
 #include "publish/publisher.h"
 #include "publish/sooner.h"
 #include "runner/init_run.h"
+#include "runner/run_report.h"
 #include "runner/state_directory.h"
 
 namespace weightwire {

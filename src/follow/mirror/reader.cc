@@ -7,12 +7,16 @@
 namespace weightwire {
 
 Result<SharedRead> SharedRead::Begin(FileSystem& files, const FileSystem::Path& directory) {
+  WW_TRY(auto read, TryBegin(files, directory));
+  if (read.has_value()) return *std::move(read);
+  return Error(ErrorCode::kUnavailable,
+               fmt::format("{} is being written at this moment; try again", directory.string()));
+}
+
+Result<std::optional<SharedRead>> SharedRead::TryBegin(FileSystem& files, const FileSystem::Path& directory) {
   auto lock = files.Lock(directory / kMirrorFolder / kContentLock, LockMode::kShared);
   if (!lock.ok()) {
-    if (lock.error().code() == ErrorCode::kUnavailable) {
-      return Error(ErrorCode::kUnavailable,
-                   fmt::format("{} is being written at this moment; try again", directory.string()));
-    }
+    if (lock.error().code() == ErrorCode::kUnavailable) return std::optional<SharedRead>();
     if (lock.error().code() == ErrorCode::kNotFound) {
       return Error(ErrorCode::kNotFound,
                    fmt::format("{} is not a mirror; make one with 'weightwire follow'", directory.string()));
@@ -29,7 +33,7 @@ Result<SharedRead> SharedRead::Begin(FileSystem& files, const FileSystem::Path& 
                  fmt::format("an update of {} was cut off; run 'weightwire follow' on it, which finishes it",
                              directory.string()));
   }
-  return SharedRead(files, directory, std::move(lock).value(), std::move(state).value());
+  return std::optional(SharedRead(files, directory, std::move(lock).value(), std::move(state).value()));
 }
 
 Status SharedRead::Confirm() {

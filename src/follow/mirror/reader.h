@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "base/filesystem.h"
 #include "base/result.h"
@@ -22,6 +23,8 @@ class SharedRead {
   // Never waits. kNotFound: no mirror is there. kUnavailable: it is being written, or a crash left it unfinished and a
   // follower has to come first; or it holds no version yet. Try again later.
   static Result<SharedRead> Begin(FileSystem& files, const FileSystem::Path& directory);
+  // The same, but nullopt while the mirror is being written: that takes a moment, and a caller may wait for it.
+  static Result<std::optional<SharedRead>> TryBegin(FileSystem& files, const FileSystem::Path& directory);
 
   [[nodiscard]] const Held& held() const { return *state_.held; }
 

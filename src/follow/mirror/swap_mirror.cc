@@ -199,7 +199,8 @@ Result<std::optional<std::uint64_t>> SwapMirror::ReadLink() {
   return number;
 }
 
-// Creates an empty directory for the next copy, and removes all copies but the current one: there are at most two.
+// Creates an empty directory for the next copy, and removes all copies but the current one: there are at most two, and
+// those that readers lock (reader.h).
 Result<std::uint64_t> SwapMirror::MakeEmptyCopy() {
   WW_RETURN_IF_ERROR(SyncLink());  // a power failure must not bring back a link to a removed copy
   WW_TRY(const std::vector<std::string> names, files_.List(directory_ / kCopies));
@@ -210,7 +211,10 @@ Result<std::uint64_t> SwapMirror::MakeEmptyCopy() {
   previous_held_.reset();
   for (const std::string& name : names) {
     if (current_ && NumberOf(name) == number_) continue;
-    WW_RETURN_IF_ERROR(RemoveTree(files_, directory_ / kCopies / name));
+    const Path copy = directory_ / kCopies / name;
+    const auto lock = files_.Lock(copy / kMirrorFolder / kContentLock, LockMode::kExclusive);
+    if (!lock.ok() && lock.error().code() == ErrorCode::kUnavailable) continue;
+    WW_RETURN_IF_ERROR(RemoveTree(files_, copy));
   }
   return number;
 }

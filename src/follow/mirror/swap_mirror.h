@@ -8,7 +8,8 @@
 // Each version gets a copy of its own: clone the files of the current copy, write the change there,
 // make all of it durable, then replace the link. The previous copy stays until the next version is begun. So a reader
 // that has opened the directory behind the link reads one version, and no file changes while it reads. If it reads for
-// longer than a version lasts, files that it has open stay, and others are deleted. Readers need no lock.
+// longer than a version lasts, files that it has open stay, and others are deleted, unless it locks the copy
+// (reader.h): a copy that is locked stays. Other readers need no lock.
 //
 // A crash at any moment leaves the old link, or a link to the new copy, which is complete by then. Copies without a
 // link are removed when the next version is begun.

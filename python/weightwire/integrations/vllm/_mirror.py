@@ -6,7 +6,6 @@ The API server writes a staged change to the change file, and the workers map it
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -19,8 +18,9 @@ from safetensors import safe_open
 
 from weightwire import _core
 from weightwire._dtypes import dtype_name
+from weightwire._mirror_lock import mirror_lock
 from weightwire._update import TensorChange
-from weightwire.errors import InvalidArgumentError, UnavailableError
+from weightwire.errors import InvalidArgumentError
 
 
 class HeldVersion(NamedTuple):
@@ -52,11 +52,7 @@ def check_files(directory: Path, threads: int | None = None) -> None:
 def read_lock(directory: Path) -> Iterator[None]:
     """Prevents followers in other processes from writing to the mirror inside the `with` block."""
     _state_file(directory)
-    with (directory / ".weightwire" / "content.lock").open("rb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UnavailableError(f"the mirror {directory} is being written just now") from error
+    with mirror_lock(directory, timeout=0):
         yield
 
 
