@@ -97,7 +97,7 @@ class Follower:
 
     Arguments, all but the first two by name:
 
-    name          what people see in `weightwire leases`
+    name          what people see in `weightwire followers`
     adopt         recognize what the target holds by its digest; for a directory: take one that has files
     check         digest a directory in full before going on from it, as it does unless told not to; one that is
                   damaged is loaded anew by `poll`

@@ -43,7 +43,7 @@
 namespace weightwire {
 
 struct FollowerOptions {
-  std::string name{};  // shown by `weightwire leases`
+  std::string name{};  // shown by `weightwire followers`
   bool keep_lease = true;
   std::uint64_t lease_seconds = kDefaultLeaseSeconds;
   // Apply what is staged as soon as there is no newer version to stage over it. Otherwise only the caller applies.

@@ -25,7 +25,7 @@ namespace weightwire {
 
 struct LeaseOptions {
   bool keep = true;  // false: write no lease and read no marks
-  std::string name;  // shown by `weightwire leases`
+  std::string name;  // shown by `weightwire followers`
   std::uint64_t seconds = kDefaultLeaseSeconds;
 };
 

@@ -12,8 +12,8 @@ namespace weightwire {
 inline constexpr int kRenewalsPerLease = 3;
 // After a transient error, a renewal is tried again after this share.
 inline constexpr int kLeaseTriesPerLifetime = 30;
-// A lease that names an older version than the target holds is renewed at this age, because `weightwire leases` shows
-// the operator how far a follower is.
+// A lease that names an older version than the target holds is renewed at this age, because `weightwire followers`
+// shows the operator how far a follower is.
 inline constexpr std::chrono::seconds kLeaseNewsAfter{15};
 
 // A follower stages versions ahead while their deltas have no more bytes than this. It always stages one.

@@ -461,7 +461,7 @@ def test_checkout_of_any_version(run, tmp_path):
         assert (out["version"], out["step"]) == (number, 10 * number)
         same_checkpoint(tmp_path / f"out{number}", tmp_path / f"{number}")
         assert not list((tmp_path / f"out{number}").glob(".*"))
-        assert out["state"] == succeed_json("digest", tmp_path / f"out{number}")["state"]
+        assert out["digest"] == succeed_json("digest", tmp_path / f"out{number}")["state"]
     succeed("checkout", f"file://{run}", tmp_path / "newest/")
     same_checkpoint(tmp_path / "newest", tmp_path / "3")
     assert not list(tmp_path.glob(".*"))
