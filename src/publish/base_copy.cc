@@ -134,13 +134,15 @@ EncodeRequest BaseCopy::RequestFor(const StateBits& bits, const BaseStorage& tar
   request.keep_old = true;
   request.seal = false;
   request.may_move = bits.unchanged != nullptr;
+  request.entries.reserve(after.size());
+  const bool same_layout = before == after;
   for (std::size_t i = 0; i < after.size(); ++i) {
     EncodeEntry entry;
     entry.tensor = shards_ != nullptr ? shards_->all()[i].tensor : i;
     if (shards_ != nullptr) entry.box = shards_->all()[i].box;
     entry.new_bytes = bits.tensors[i];
     entry.reader = bits.reader(i);
-    const auto origin = before.FindSame(after.tensors()[i]);
+    const auto origin = same_layout ? std::optional(i) : before.FindSame(after.tensors()[i]);
     entry.has_old = origin.has_value();
     if (origin.has_value()) {
       entry.old_bytes = target.bytes(i);
@@ -181,14 +183,11 @@ Result<BaseAdvance> BaseCopy::Advance(const StateBits& bits, bool unless_same) {
   run_locked_([&] {
     encoded = EncodeDelta(request, kernels_, pool_, scratch_);
     if (!encoded->ok()) return;
-    for (const ReplacedUnits& units : encoded->value().replaced) {
-      step.replaced[units.entry].push_back(units);
-    }
+    step.replaced = std::move(encoded->value().replaced);
+    std::ranges::sort(step.replaced, {},
+                      [](const ReplacedUnits& units) { return std::pair(units.entry, units.first_unit); });
     step.kept = std::move(encoded->value().kept);
     for (const UndoBits& kept : step.kept) step.bytes += kept.memory_bytes();
-    for (auto& [tensor, units] : step.replaced) {
-      std::ranges::sort(units, {}, &ReplacedUnits::first_unit);
-    }
     const bool same = !step.reshapes && step.replaced.empty();
     if (same && unless_same) return;
     if (reshaped != nullptr) storage_ = std::move(reshaped);
@@ -248,11 +247,9 @@ void BaseCopy::AdvanceSame() {
 
 void BaseCopy::PutOldBits(const UndoStep& step, std::size_t tensor_after, int unit_bytes, std::uint64_t offset,
                           std::span<std::uint8_t> out) {
-  const auto found = step.replaced.find(tensor_after);
-  if (found == step.replaced.end()) return;
+  const auto all = std::ranges::equal_range(step.replaced, tensor_after, {}, &ReplacedUnits::entry);
   const auto width = static_cast<std::uint64_t>(unit_bytes);
   const std::uint64_t end = offset + out.size();
-  const std::vector<ReplacedUnits>& all = found->second;
   // The last stretch that begins at or before the offset may reach into the range.
   auto stretch = std::ranges::upper_bound(all, offset / width, {}, &ReplacedUnits::first_unit);
   if (stretch != all.begin()) --stretch;

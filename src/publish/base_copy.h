@@ -121,8 +121,8 @@ class BaseCopy {
     bool reshapes = false;
     std::vector<std::optional<std::size_t>> after;
     std::map<std::size_t, std::vector<std::uint8_t>> removed;
-    // The old bits, by tensor of the layout after, each ascending.
-    std::map<std::size_t, std::vector<ReplacedUnits>> replaced;
+    // The old bits, by tensor of the layout after, and ascending in each.
+    std::vector<ReplacedUnits> replaced;
     std::vector<UndoBits> kept;  // what `replaced` points to
     std::uint64_t bytes = 0;     // of all that
   };

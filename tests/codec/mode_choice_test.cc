@@ -62,7 +62,8 @@ struct Chosen {
 
 Chosen Choose(const std::vector<SampledEntry>& entries, CodingRequest request, std::size_t max_sets) {
   Chosen chosen;
-  chosen.codings = ChooseCodings(entries, request, max_sets, chosen.sets);
+  ThreadPool pool(2);
+  chosen.codings = ChooseCodings(entries, request, max_sets, chosen.sets, pool);
   chosen.ExpectSound();
   return chosen;
 }

@@ -90,5 +90,35 @@ TEST(SymbolCost, IsTheSameByPricesAndByTheSet) {
   EXPECT_GT(impossible, 0);
 }
 
+TEST(OwnCosts, AreThoseOfTheSetThatBuildSetMakes) {
+  std::mt19937_64 random(4);
+  for (int turn = 0; turn < 300; ++turn) {
+    const auto kind = static_cast<TableKind>(turn % 3);
+    Classes classes = AnyClasses(random, std::uint64_t{1} << (4 + random() % 44));
+    classes.dense = kind == TableKind::kDense;
+    classes.alphabet += classes.dense ? 1 : 0;
+    classes.symbols.assign(kClassCount * classes.alphabet, 0);
+    for (std::size_t c = 0; c < kClassCount; ++c) {
+      std::uint64_t left = classes.changed[c];
+      std::uint64_t* const symbols = classes.symbols.data() + c * classes.alphabet;
+      if (classes.dense) symbols[0] = classes.units[c] - left;
+      const std::size_t first = classes.dense ? 1 : 0;
+      for (std::size_t s = first; s + 1 < classes.alphabet && left > 0 && random() % 4 != 0; ++s) {
+        const std::uint64_t some = random() % (left + 1);
+        symbols[s] += some;
+        left -= some;
+      }
+      symbols[first + random() % 3] += left;
+    }
+    Sample sample;
+    sample.complete = turn % 2 == 0;
+    TableSet set = SetWithSymbols(classes, {7, 8, 110, Order::kSignMagnitude}, sample);
+    SetRates(classes, sample.complete, kind, set);
+    EXPECT_TRUE(OwnTableCost(classes, kind) == TableCost(set)) << turn;
+    EXPECT_TRUE(OwnPositionCost(classes, sample.complete, kind) == PositionCost(classes, set, 0)) << turn;
+    EXPECT_TRUE(OwnSymbolCost(classes, sample.complete) == SymbolCost(classes, set)) << turn;
+  }
+}
+
 }  // namespace
 }  // namespace weightwire

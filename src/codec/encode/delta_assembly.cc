@@ -31,10 +31,10 @@ class Assembler {
     report.units = work.map->unit_count();
     report.after = work.source->before;
     if (!work.coding.has_value()) return Ok();
-    for (std::size_t tile = 0; tile < work.changed.size(); ++tile) {
-      report.changed += work.changed[tile];
-      report.single_steps += work.single_steps[tile];
-      report.after += work.digest_change[tile];
+    for (const TileResult& tile : work.tiles) {
+      report.changed += tile.changed;
+      report.single_steps += tile.single_steps;
+      report.after += tile.digest_change;
     }
     if (report.changed == 0 && work.source->has_old) return Ok();
     IndexEntry entry;
@@ -52,7 +52,9 @@ class Assembler {
       entry.scale = work.coding->scale;
       entry.tile_log2 = work.coding->tile_log2;
       entry.changed = report.changed;
-      for (const StoredStream& stream : work.streams) {
+      entry.tile_bytes.reserve(work.tiles.size());
+      for (const TileResult& tile : work.tiles) {
+        const StoredStream& stream = tile.stream;
         entry.tile_bytes.push_back(stream.size);
         const std::span<const std::uint8_t> all = *entries_.streams[stream.worker];
         contents_.payload.push_back(all.subspan(stream.offset, stream.size));
@@ -67,7 +69,7 @@ class Assembler {
 
   static EntryMode ModeInFile(const EntryWork& work) {
     std::uint64_t bytes = 0;
-    for (const StoredStream& stream : work.streams) bytes += stream.size;
+    for (const TileResult& tile : work.tiles) bytes += tile.stream.size;
     return IsSmallerWhole(*work.coding, bytes, work.Bytes()) ? EntryMode::kWhole : work.coding->mode;
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <map>
 #include <memory>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "codec/encode/delta_assembly.h"
 #include "codec/encode/entry_work.h"
 #include "codec/encode/tile_encoder.h"
+#include "codec/encode/tile_jobs.h"
 #include "codec/format/gap_tile.h"
 #include "codec/format/units.h"
 #include "tensor/json.h"
@@ -18,8 +20,11 @@ namespace weightwire {
 
 namespace {
 
-// Entries are sampled and their tables chosen in groups of this many, which bounds the memory for samples.
+// Entries are sampled and their tables chosen in groups, which bounds the memory for samples. A group has so many
+// entries, or more, if they are small.
 constexpr std::size_t kGroupEntries = 512;
+constexpr std::size_t kMostGroupEntries = 8 * kGroupEntries;
+constexpr std::uint64_t kGroupUnits = std::uint64_t{1} << 21;
 
 // What one thread works with.
 struct Worker {
@@ -63,15 +68,28 @@ class DeltaEncoder {
 
  private:
   Result<EncodedDelta> EncodeAll() {
-    for (std::size_t begin = 0; begin < works_.size(); begin += kGroupEntries) {
-      const std::span<EntryWork> group =
-          std::span(works_).subspan(begin, std::min(kGroupEntries, works_.size() - begin));
+    std::vector<std::span<EntryWork>> groups;
+    for (std::size_t begin = 0; begin < works_.size(); begin += groups.back().size()) {
+      groups.push_back(std::span(works_).subspan(begin, GroupSize(begin)));
+    }
+    for (std::size_t i = 0; i < groups.size(); ++i) {
       // Each group gets its share of the sets that are left, so that none is without.
-      const std::size_t groups_left = (works_.size() - begin + kGroupEntries - 1) / kGroupEntries;
-      WW_RETURN_IF_ERROR(ChooseCodingsOf(group, (kMaxTableSets - sets_.size()) / groups_left));
-      WW_RETURN_IF_ERROR(EncodeTiles(group));
+      WW_RETURN_IF_ERROR(ChooseCodingsOf(groups[i], (kMaxTableSets - sets_.size()) / (groups.size() - i)));
+      WW_RETURN_IF_ERROR(EncodeTiles(groups[i]));
     }
     return Assemble();
+  }
+
+  // The number of entries of the group that begins there.
+  [[nodiscard]] std::size_t GroupSize(std::size_t begin) const {
+    std::uint64_t units = 0;
+    std::size_t end = begin;
+    while (end < works_.size() && end < begin + kMostGroupEntries) {
+      units += works_[end].map->unit_count();
+      if (end >= begin + kGroupEntries && units > kGroupUnits) break;
+      ++end;
+    }
+    return end - begin;
   }
 
   // All that can be wrong with it, before a base copy is touched.
@@ -128,14 +146,13 @@ class DeltaEncoder {
   }
 
   Status EncodeTiles(std::span<EntryWork> group) {
-    struct Job {
-      EntryWork* work;
-      std::size_t first_tile;
-      const ExpandedTables* tables;
-    };
-    std::vector<Job> jobs;
+    std::size_t tile_count = 0;
+    for (const EntryWork& work : group) tile_count += work.coding.has_value() ? work.TileCount() : 0;
+    std::vector<TileResult>& results = results_.emplace_back(tile_count);
     // Many entries share a set, and of those many a scale.
     std::map<std::pair<std::size_t, int>, const ExpandedTables> expanded;
+    TileJobs collected;
+    std::size_t done = 0;
     for (EntryWork& work : group) {
       if (!work.coding.has_value()) continue;
       const ExpandedTables* tables = nullptr;
@@ -143,84 +160,91 @@ class DeltaEncoder {
         const auto [set, scale] = std::pair(work.coding->table_set, work.coding->scale);
         tables = &expanded.try_emplace({set, scale}, sets_[set], scale).first->second;
       }
-      const std::size_t tiles = work.TileCount();
-      work.streams.resize(tiles);
-      work.changed.resize(tiles);
-      work.single_steps.resize(tiles);
-      work.digest_change.resize(tiles);
-      for (std::size_t first = 0; first < tiles; first += kLanes) jobs.push_back({&work, first, tables});
+      work.tiles = std::span(results).subspan(done, work.TileCount());
+      done += work.tiles.size();
+      collected.Add(work, tables);
     }
-    return pool_.TryParallelFor(jobs.size(), [&](std::size_t i, std::size_t worker) {
-      return EncodeJob(*jobs[i].work, jobs[i].first_tile, jobs[i].tables, worker);
-    });
+    const std::vector<TileJob> jobs = std::move(collected).Finish();
+    return pool_.TryParallelFor(jobs.size(),
+                                [&](std::size_t i, std::size_t worker) { return EncodeJob(jobs[i], worker); });
   }
 
-  // Gives each tile its new units.
-  static Status ProvideNewUnits(const EntryWork& work, std::uint64_t first_unit, std::span<TileInput> tiles,
-                                std::vector<std::uint8_t>& read) {
+  // Whether a reader makes all new units of a job before it is encoded, and not bit by bit on the way.
+  static bool ReadsAhead(const EncodeEntry& source) {
+    return source.reader != nullptr && (!source.has_old || !source.reader->reads_small_batches());
+  }
+
+  // Gives tiles of one entry, which follow each other, their new units. What is read ahead goes to `room`, which moves
+  // behind it.
+  static Status ProvideNewUnits(const EntryWork& work, std::span<TileInput> tiles, std::uint8_t*& room) {
     const EncodeEntry& source = *work.source;
     const auto unit_bytes = static_cast<std::size_t>(work.map->unit_bytes());
+    const std::uint64_t first_unit = tiles.front().first_unit;
     const std::uint8_t* new_units = nullptr;
     if (source.reader == nullptr) {
       new_units = source.new_bytes.data() + first_unit * unit_bytes;
-    } else if (!source.has_old || !source.reader->reads_small_batches()) {
+    } else if (ReadsAhead(source)) {
       std::uint32_t count = 0;
       for (const TileInput& tile : tiles) count += tile.count;
-      read.resize(count * unit_bytes);
-      WW_RETURN_IF_ERROR(source.reader->Read({&first_unit, 1}, count, read.data()));
-      new_units = read.data();
+      WW_RETURN_IF_ERROR(source.reader->Read({&first_unit, 1}, count, room));
+      new_units = room;
+      room += count * unit_bytes;
     }
-    std::uint64_t done = 0;
     for (TileInput& tile : tiles) {
-      tile.first_unit = first_unit + done;
       if (new_units == nullptr) {
         tile.reader = source.reader;
       } else {
-        tile.new_units = new_units + done * unit_bytes;
+        tile.new_units = new_units + (tile.first_unit - first_unit) * unit_bytes;
       }
-      done += tile.count;
     }
     return Ok();
   }
 
-  Status EncodeJob(EntryWork& work, std::size_t first_tile, const ExpandedTables* tables, std::size_t worker_index) {
+  Status EncodeJob(const TileJob& job, std::size_t worker_index) {
     Worker& worker = workers_[worker_index];
-    const int unit_bytes = work.map->unit_bytes();
-    const std::size_t count = std::min(kLanes, work.TileCount() - first_tile);
+    const std::size_t count = job.tiles.size();
     std::array<TileInput, kLanes> tiles;
+    std::size_t read_ahead = 0;
     for (std::size_t k = 0; k < count; ++k) {
-      const std::uint64_t begin = std::uint64_t{first_tile + k} << work.coding->tile_log2;
-      const std::size_t offset = begin * static_cast<std::size_t>(unit_bytes);
-      tiles[k].old_units = work.source->has_old ? work.source->old_bytes.data() + offset : nullptr;
+      const auto& [work, tile] = job.tiles[k];
+      const std::uint64_t begin = std::uint64_t{tile} << work->coding->tile_log2;
+      const std::size_t offset = begin * static_cast<std::size_t>(job.unit_bytes);
+      tiles[k].first_unit = begin;
+      tiles[k].old_units = work->source->has_old ? work->source->old_bytes.data() + offset : nullptr;
       tiles[k].count =
-          static_cast<std::uint32_t>(std::min<std::uint64_t>(work.TileUnits(), work.map->unit_count() - begin));
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(work->TileUnits(), work->map->unit_count() - begin));
+      if (ReadsAhead(*work->source)) read_ahead += tiles[k].count * static_cast<std::size_t>(job.unit_bytes);
     }
     const std::span<TileInput> inputs = std::span(tiles).first(count);
-    const std::uint64_t first_unit = std::uint64_t{first_tile} << work.coding->tile_log2;
-    WW_RETURN_IF_ERROR(ProvideNewUnits(work, first_unit, inputs, worker.read));
+    if (worker.read.size() < read_ahead) worker.read.resize(read_ahead);
+    std::uint8_t* room = worker.read.data();
+    for (std::size_t first = 0, end = 0; first < count; first = end) {
+      while (end < count && job.tiles[end].work == job.tiles[first].work) ++end;
+      WW_RETURN_IF_ERROR(ProvideNewUnits(*job.tiles[first].work, inputs.subspan(first, end - first), room));
+    }
     const TileDone account = [&](std::size_t k) -> Status {
-      return WithUnit(unit_bytes, [&]<typename Unit>() {
-        return AccountFor<Unit>(work, first_tile + k, tiles[k], worker, worker.encoder.changes(k));
+      return WithUnit(job.unit_bytes, [&]<typename Unit>() {
+        return AccountFor<Unit>(*job.tiles[k].work, job.tiles[k].tile, tiles[k], worker, worker.encoder.changes(k));
       });
     };
-    if (work.coding->mode == EntryMode::kSparse) {
-      WW_RETURN_IF_ERROR(worker.encoder.EncodeSparse(inputs, unit_bytes, *tables, account));
-    } else if (work.coding->mode == EntryMode::kDense) {
-      WW_RETURN_IF_ERROR(worker.encoder.EncodeDense(inputs, unit_bytes, *tables, account));
-    } else if (work.source->has_old) {
-      WW_RETURN_IF_ERROR(worker.encoder.Compare(inputs, unit_bytes, account));
+    if (job.mode == EntryMode::kSparse) {
+      WW_RETURN_IF_ERROR(worker.encoder.EncodeSparse(inputs, job.unit_bytes, *job.tables, account));
+    } else if (job.mode == EntryMode::kDense) {
+      WW_RETURN_IF_ERROR(worker.encoder.EncodeDense(inputs, job.unit_bytes, *job.tables, account));
+    } else if (job.has_old) {
+      WW_RETURN_IF_ERROR(worker.encoder.Compare(inputs, job.unit_bytes, account));
     } else {
-      for (std::size_t k = 0; k < count; ++k) AccountForNew(work, first_tile + k, tiles[k]);
+      for (std::size_t k = 0; k < count; ++k) AccountForNew(*job.tiles[k].work, job.tiles[k].tile, tiles[k]);
     }
     for (std::size_t k = 0; k < count; ++k) {
-      const std::size_t tile = first_tile + k;
-      if (work.coding->mode == EntryMode::kGaps) {
+      TileResult& result = job.tiles[k].work->tiles[job.tiles[k].tile];
+      if (job.mode == EntryMode::kGaps) {
         const std::size_t offset = worker.streams.size();
-        AppendGapStream(worker.encoder.changes(k), unit_bytes, worker.streams);
-        work.streams[tile] = {worker_index, offset, static_cast<std::uint32_t>(worker.streams.size() - offset)};
-      } else if (work.coding->mode != EntryMode::kWhole) {
+        AppendGapStream(worker.encoder.changes(k), job.unit_bytes, worker.streams);
+        result.stream = {worker_index, offset, static_cast<std::uint32_t>(worker.streams.size() - offset)};
+      } else if (job.mode != EntryMode::kWhole) {
         const std::span<const std::uint8_t> stream = worker.encoder.stream(k);
-        work.streams[tile] = {worker_index, worker.streams.size(), static_cast<std::uint32_t>(stream.size())};
+        result.stream = {worker_index, worker.streams.size(), static_cast<std::uint32_t>(stream.size())};
         worker.streams.insert(worker.streams.end(), stream.begin(), stream.end());
       }
     }
@@ -231,13 +255,14 @@ class DeltaEncoder {
   void AccountForNew(EntryWork& work, std::size_t tile, const TileInput& input) const {
     const std::uint64_t begin = std::uint64_t{tile} << work.coding->tile_log2;
     const auto unit_bytes = static_cast<std::uint64_t>(work.map->unit_bytes());
-    work.changed[tile] = input.count;
+    TileResult& result = work.tiles[tile];
+    result.changed = input.count;
     Digest digest;
     work.map->ForEachStretch(begin, input.count, [&](std::uint64_t at, std::uint64_t tensor_unit, std::uint64_t size) {
       const std::uint8_t* from = input.new_units + (at - begin) * unit_bytes;
       digest += DigestOfRange({from, size * unit_bytes}, tensor_unit * unit_bytes, kernels_);
     });
-    work.digest_change[tile] = digest;
+    result.digest_change = digest;
   }
 
   // Digest, counts, the base copy and the old bits of one tile.
@@ -246,7 +271,8 @@ class DeltaEncoder {
                     const TileChanges& changes) {
     const std::uint64_t begin = std::uint64_t{tile} << work.coding->tile_log2;
     const std::span<const std::uint32_t> changed = changes.positions;
-    work.changed[tile] = static_cast<std::uint32_t>(changed.size());
+    TileResult& result = work.tiles[tile];
+    result.changed = static_cast<std::uint32_t>(changed.size());
     if (changed.empty()) return Ok();
     DigestOfChanges digest(kernels_);
     std::span<const std::uint32_t> left = changed;
@@ -258,8 +284,8 @@ class DeltaEncoder {
                            changes.new_units + done * sizeof(Unit));
       left = left.subspan(in_stretch);
     });
-    work.digest_change[tile] = digest.Finish();
-    work.single_steps[tile] =
+    result.digest_change = digest.Finish();
+    result.single_steps =
         work.coding->mode == EntryMode::kSparse ? changes.single_steps : CountSingleSteps<Unit>(work, changes);
     if (request_.keep_old) {
       const std::span old_units(changes.old_units, changed.size() * sizeof(Unit));
@@ -308,6 +334,7 @@ class DeltaEncoder {
   ThreadPool& pool_;
   const std::span<Worker> workers_;
   std::vector<EntryWork> works_;
+  std::deque<std::vector<TileResult>> results_;  // by group: what the works' tiles point to
   std::vector<TableSet> sets_;
   std::uint64_t thinning_ = 1;
 };

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
+#include <span>
 
 #include "codec/encode/encoder.h"
 #include "codec/encode/mode_choice.h"
@@ -19,15 +19,20 @@ struct StoredStream {
   std::uint32_t size = 0;
 };
 
+// What came of a tile.
+struct TileResult {
+  StoredStream stream;
+  std::uint32_t changed = 0;
+  std::uint32_t single_steps = 0;
+  Digest digest_change;
+};
+
 struct EntryWork {
   const EncodeEntry* source = nullptr;
   std::size_t position = 0;  // in the request
   std::optional<BoxMap> map;
   std::optional<Coding> coding;  // none: unchanged for certain
-  std::vector<StoredStream> streams;
-  std::vector<std::uint32_t> changed;       // per tile
-  std::vector<std::uint32_t> single_steps;  // per tile
-  std::vector<Digest> digest_change;        // per tile
+  std::span<TileResult> tiles;   // as many as TileCount() says, once it is to be coded
 
   [[nodiscard]] std::uint64_t Bytes() const {
     return map->unit_count() * static_cast<std::uint64_t>(map->unit_bytes());

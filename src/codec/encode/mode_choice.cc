@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -83,10 +84,13 @@ class Chooser {
   }
 
   // Codings of the entries that AddShared was told of.
-  std::vector<Coding> Choose(std::span<const SampledEntry* const> entries) {
-    std::vector<Weighed> weighed;
-    weighed.reserve(entries.size());
-    for (const SampledEntry* entry : entries) weighed.push_back(Weigh(*entry));
+  std::vector<Coding> Choose(std::span<const SampledEntry* const> entries, ThreadPool& pool) {
+    std::vector<Weighed> weighed(entries.size());
+    constexpr std::size_t kTogether = 8;
+    pool.ParallelFor((entries.size() + kTogether - 1) / kTogether, [&](std::size_t job, std::size_t) {
+      const std::size_t end = std::min(entries.size(), (job + 1) * kTogether);
+      for (std::size_t i = job * kTogether; i < end; ++i) weighed[i] = Weigh(*entries[i]);
+    });
     for (std::size_t kind = 0; kind < shared_index_.size(); ++kind) DropUnlessItPays(kind, weighed);
     std::vector<Coding> codings;
     codings.reserve(entries.size());
@@ -171,10 +175,9 @@ class Chooser {
   void Try(const SampledEntry& entry, std::span<const TableKind> kinds, Weighed& weighed) const {
     const Sample& sample = entry.sample;
     std::optional<Classes> by_shared;
-    std::optional<Classes> by_own;
+    std::optional<Classes> by_own;  // unless they are the same
+    ClassRule own_rule;
     Cost shared_symbols = 0;
-    Cost own_symbols = 0;
-    TableSet own;
     for (const TableKind kind : kinds) {
       const std::optional<SharedSet>& shared = shared_[static_cast<std::size_t>(kind)];
       if (!shared.has_value()) continue;
@@ -182,10 +185,8 @@ class Chooser {
       if (!by_shared.has_value()) {
         by_shared = InClasses(sample, shared->set.rule, dense);
         shared_symbols = SymbolCost(*by_shared, std::span(shared->prices));
-        const ClassRule rule = WithWindow(entry.rule, sample);
-        by_own = InClasses(sample, rule, dense);
-        own = SetWithSymbols(*by_own, rule, sample);
-        own_symbols = SymbolCost(*by_own, own);
+        own_rule = WithWindow(entry.rule, sample);
+        if (own_rule != shared->set.rule) by_own = InClasses(sample, own_rule, dense);
       }
       const EntryMode mode = dense ? EntryMode::kDense : EntryMode::kSparse;
       const int scale = dense ? 0 : BestScale(*by_shared, shared->set);
@@ -194,14 +195,27 @@ class Chooser {
       const Option sharing{with_shared, mode, scale, static_cast<std::size_t>(kind), nullptr};
       if (with_shared < weighed.best.cost) weighed.best = sharing;
       if (with_shared < weighed.without_own.cost) weighed.without_own = sharing;
-      SetRates(*by_own, sample.complete, kind, own);
-      const Cost with_own = OfAll(sample, PositionCost(*by_own, own, 0), own_symbols) + kNamingCost + TableCost(own) +
-                            OverfitCost(sample, *by_own);
-      if (with_own < weighed.alone.cost) {
-        weighed.alone = {with_own, mode, 0, std::nullopt, std::make_shared<const TableSet>(own)};
-      }
-      if (with_own < weighed.best.cost) weighed.best = weighed.alone;
+      TryOwn(entry, kind, own_rule, by_own.has_value() ? *by_own : *by_shared, weighed);
     }
+  }
+
+  // The same with tables of the entry's own. They are made only if nothing else is as good without a shared set.
+  static void TryOwn(const SampledEntry& entry, TableKind kind, const ClassRule& rule, const Classes& classes,
+                     Weighed& weighed) {
+    const Sample& sample = entry.sample;
+    const Cost limit = weighed.alone.cost;  // not below the best
+    const Cost fixed = kNamingCost + OwnTableCost(classes, kind) + OverfitCost(sample, classes);
+    if (fixed >= limit) return;
+    const Cost positions = OwnPositionCost(classes, sample.complete, kind);
+    // The direction of each change takes a bit.
+    if (fixed + OfAll(sample, positions, Cost{sample.changed} << kCostBits) >= limit) return;
+    const Cost with_own = fixed + OfAll(sample, positions, OwnSymbolCost(classes, sample.complete));
+    if (with_own >= limit) return;
+    auto own = std::make_shared<TableSet>(SetWithSymbols(classes, rule, sample));
+    SetRates(classes, sample.complete, kind, *own);
+    const EntryMode mode = classes.dense ? EntryMode::kDense : EntryMode::kSparse;
+    weighed.alone = {with_own, mode, 0, std::nullopt, std::move(own)};
+    if (with_own < weighed.best.cost) weighed.best = weighed.alone;
   }
 
   std::size_t Own(const TableSet& set) {
@@ -235,6 +249,10 @@ class Chooser {
 
 // --- samples ---
 
+bool SameBytes(const std::uint8_t* a, const std::uint8_t* b, std::uint64_t size) {
+  return size == 0 || std::memcmp(a, b, size) == 0;
+}
+
 // The new units that a sample looks at. `read` holds them if a reader makes them.
 Result<NewUnits> UnitsToSample(const EntryToCode& entry, const ModeRequest& request, std::vector<std::uint8_t>& read) {
   if (entry.reader == nullptr) return NewUnits{entry.new_units, false};
@@ -251,10 +269,39 @@ std::uint64_t EstimateBits(const SampledEntry& entry) {
   return static_cast<std::uint64_t>((cost + TableCost(set)) >> kCostBits);
 }
 
-// Samples an entry by the best of the candidate rules.
-Result<SampledEntry> BestSample(const EntryToCode& entry, const ModeRequest& request, const Kernels& kernels) {
+// An entry of up to so many bytes in whose sample nothing changes is compared whole before it gets tables: that is
+// quicker than to code it, and most such entries are the same. Larger ones are left to all threads.
+constexpr std::uint64_t kCompareWholeBytes = std::uint64_t{1} << 20;
+
+// Whether no bit of an entry changes. False if that would take long to find out.
+Result<bool> IsSame(const EntryToCode& entry) {
+  const auto unit_bytes = static_cast<std::uint64_t>(UnitBytes(entry.dtype));
+  const std::uint64_t size_bytes = entry.units * unit_bytes;
+  if (size_bytes > kCompareWholeBytes) return false;
+  if (entry.reader == nullptr) return SameBytes(entry.old_units, entry.new_units, size_bytes);
+  if (!entry.reader->reads_small_batches()) return false;
+  std::vector<std::uint8_t> read(kChunkUnits * unit_bytes);
+  for (std::uint64_t first = 0; first < entry.units; first += kChunkUnits) {
+    const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(kChunkUnits, entry.units - first));
+    WW_RETURN_IF_ERROR(entry.reader->Read({&first, 1}, count, read.data()));
+    if (!SameBytes(entry.old_units + first * unit_bytes, read.data(), count * unit_bytes)) return false;
+  }
+  return true;
+}
+
+// Whether no bit of an entry changes that a sample looks at completely; false for others.
+bool IsSameSample(const EntryToCode& entry, const ModeRequest& request, const NewUnits& new_units) {
+  return SampleIsComplete(entry.units, request.thinning) &&
+         SameBytes(entry.old_units, new_units.units, entry.units * static_cast<std::uint64_t>(UnitBytes(entry.dtype)));
+}
+
+// Samples an entry by the best of the candidate rules; nullopt if it certainly does not change. Also of an entry that
+// may move: what was read is what the base has.
+Result<std::optional<SampledEntry>> BestSample(const EntryToCode& entry, const ModeRequest& request,
+                                               const Kernels& kernels) {
   std::vector<std::uint8_t> read;
   WW_TRY(const NewUnits new_units, UnitsToSample(entry, request, read));
+  if (IsSameSample(entry, request, new_units)) return std::optional<SampledEntry>();
   const std::span<const ClassRule> rules = CandidateClassRules(entry.dtype);
   std::optional<SampledEntry> best;
   std::uint64_t best_bits = 0;
@@ -270,16 +317,24 @@ Result<SampledEntry> BestSample(const EntryToCode& entry, const ModeRequest& req
     }
     if (only) break;
   }
-  return std::move(*best);
+  if (best->sample.changed == 0) {
+    WW_TRY(const bool same, best->sample.complete ? true : IsSame(entry));
+    if (same) best.reset();
+  }
+  return best;
 }
 
 // Gaps mode has no tables: a count is enough, and is quick. nullopt if nothing changes.
 Result<std::optional<Coding>> ChooseGaps(const EntryToCode& entry, const ModeRequest& request, const Kernels& kernels) {
   std::vector<std::uint8_t> read;
   WW_TRY(const NewUnits new_units, UnitsToSample(entry, request, read));
+  if (IsSameSample(entry, request, new_units)) return std::optional<Coding>();
   const ChangeCount counted =
       CountChanges(entry.old_units, new_units, entry.units, UnitBytes(entry.dtype), request.thinning, kernels);
-  if (counted.changed == 0 && counted.complete && !request.may_move) return std::optional<Coding>();
+  if (counted.changed == 0) {
+    WW_TRY(const bool same, counted.complete && !request.may_move ? true : IsSame(entry));
+    if (same) return std::optional<Coding>();
+  }
   // A gap and half a byte for each change; what else there is does not matter for the size of tiles.
   const Cost cost = Cost{counted.changed} * 12 << kCostBits;
   Coding coding;
@@ -308,18 +363,18 @@ Result<std::vector<std::optional<Coding>>> ChooseModes(std::span<const EntryToCo
   std::vector<SampledEntry> sampled;
   std::vector<std::size_t> owners;
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    if (!samples[i].has_value() || (samples[i]->sample.changed == 0 && samples[i]->sample.complete)) continue;
+    if (!samples[i].has_value()) continue;
     sampled.push_back(std::move(*samples[i]));
     owners.push_back(i);
   }
   if (sampled.empty()) return codings;
-  const std::vector<Coding> chosen = ChooseCodings(sampled, request.coding, max_sets, sets);
+  const std::vector<Coding> chosen = ChooseCodings(sampled, request.coding, max_sets, sets, pool);
   for (std::size_t k = 0; k < owners.size(); ++k) codings[owners[k]] = chosen[k];
   return codings;
 }
 
 std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingRequest request, std::size_t max_sets,
-                                  std::vector<TableSet>& sets) {
+                                  std::vector<TableSet>& sets, ThreadPool& pool) {
   const auto key = [](const SampledEntry& e) {
     return std::make_tuple(e.sample.unit_bytes, e.rule.shift, e.rule.bits, e.rule.order);
   };
@@ -331,13 +386,12 @@ std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingR
   const std::size_t for_sharing = std::min(max_sets, kTableKinds * groups.size());
   Chooser chooser(request, max_sets, max_sets - for_sharing, sets);
   for (const auto& [unused, members] : groups) {
-    Sample merged;
-    merged.unit_bytes = entries[members[0]].sample.unit_bytes;
-    for (const std::size_t i : members) merged.Add(entries[i].sample);
-    chooser.AddShared(merged, entries[members[0]].rule);
+    SampleSum sum(entries[members[0]].sample.unit_bytes);
+    for (const std::size_t i : members) sum.Add(entries[i].sample);
+    chooser.AddShared(std::move(sum).Finish(), entries[members[0]].rule);
     std::vector<const SampledEntry*> of_group;
     for (const std::size_t i : members) of_group.push_back(&entries[i]);
-    const std::vector<Coding> chosen = chooser.Choose(of_group);
+    const std::vector<Coding> chosen = chooser.Choose(of_group, pool);
     for (std::size_t k = 0; k < members.size(); ++k) codings[members[k]] = chosen[k];
   }
   return codings;

@@ -69,7 +69,7 @@ struct SampledEntry {
 // having their own, or are coded without tables if there is none to share, whatever the request is. REQUIRES: request
 // is not kGaps.
 std::vector<Coding> ChooseCodings(std::span<const SampledEntry> entries, CodingRequest request, std::size_t max_sets,
-                                  std::vector<TableSet>& sets);
+                                  std::vector<TableSet>& sets, ThreadPool& pool);
 
 // Whether an entry takes fewer bytes whole than with the `coded_bytes` of its coding. Only an entry in gaps mode can:
 // its mode was chosen by a count, and large steps take more bytes than the units themselves.

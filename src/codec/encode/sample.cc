@@ -19,6 +19,8 @@ constexpr std::uint64_t kLargeRequest = 16;
 constexpr std::uint64_t kMostThinning = 256;
 constexpr std::uint64_t kLeastUnits = 1 << 13;
 constexpr std::uint64_t kSampleBlockUnits = 1024;
+// Fields with changes that a sample has room for from the start.
+constexpr std::size_t kUsualRows = 12;
 
 // Counts by field while blocks are looked at.
 struct Tallies {
@@ -95,26 +97,37 @@ std::span<const std::uint64_t> Sample::buckets_of(const FieldCounts& counts) con
   return std::span(buckets_).subspan(counts.row, static_cast<std::size_t>(BucketCount(8 * unit_bytes)));
 }
 
-void Sample::Add(const Sample& other) {
-  WW_CHECK(unit_bytes == other.unit_bytes);
+void Sample::ReserveRows(std::size_t rows) {
+  buckets_.reserve(rows * static_cast<std::size_t>(BucketCount(8 * unit_bytes)));
+}
+
+void SampleSum::Add(const Sample& sample) {
+  WW_CHECK(sum_.unit_bytes == sample.unit_bytes);
   const std::uint64_t weight =
-      other.units_sampled == 0 ? 1 : std::max<std::uint64_t>(1, other.units / other.units_sampled);
-  complete = complete && other.complete;
-  units += other.units;
-  units_sampled += other.units_sampled * weight;
-  changed += other.changed * weight;
-  auto to = fields.begin();
-  for (const FieldCounts& from : other.fields) {
-    to = std::lower_bound(to, fields.end(), from.field, [](const FieldCounts& a, int b) { return a.field < b; });
-    if (to == fields.end() || to->field != from.field) to = fields.insert(to, {from.field, 0, 0, 0});
-    to->units += from.units * weight;
+      sample.units_sampled == 0 ? 1 : std::max<std::uint64_t>(1, sample.units / sample.units_sampled);
+  sum_.complete = sum_.complete && sample.complete;
+  sum_.units += sample.units;
+  sum_.units_sampled += sample.units_sampled * weight;
+  sum_.changed += sample.changed * weight;
+  for (const FieldCounts& from : sample.fields) {
+    FieldCounts& to = fields_[from.field];
+    to.units += from.units * weight;
     if (from.changed == 0) continue;
-    if (to->changed == 0) to->row = AddRow();
-    to->changed += from.changed * weight;
-    const std::span<const std::uint64_t> buckets = other.buckets_of(from);
-    const std::span<std::uint64_t> sum = row(to->row);
-    for (std::size_t b = 0; b < buckets.size(); ++b) sum[b] += buckets[b] * weight;
+    if (to.changed == 0) to.row = sum_.AddRow();
+    to.changed += from.changed * weight;
+    const std::span<const std::uint64_t> buckets = sample.buckets_of(from);
+    const std::span<std::uint64_t> row = sum_.row(to.row);
+    for (std::size_t b = 0; b < buckets.size(); ++b) row[b] += buckets[b] * weight;
   }
+}
+
+Sample SampleSum::Finish() && {
+  for (std::size_t field = 0; field < fields_.size(); ++field) {
+    if (fields_[field].units == 0) continue;
+    fields_[field].field = static_cast<std::uint8_t>(field);
+    sum_.fields.push_back(fields_[field]);
+  }
+  return std::move(sum_);
 }
 
 std::uint64_t SampleThinning(std::uint64_t units_of_request) {
@@ -139,11 +152,14 @@ Result<std::vector<std::uint8_t>> ReadSampleBlocks(const UnitReader& reader, std
   return read;
 }
 
+bool SampleIsComplete(std::uint64_t units, std::uint64_t thinning) { return SampleBlocks(units, thinning).complete(); }
+
 Sample TakeSample(const std::uint8_t* old_units, NewUnits new_units, std::uint64_t units, int unit_bytes,
                   const ClassRule& rule, std::uint64_t thinning, const Kernels& kernels) {
   Sample sample;
   sample.unit_bytes = unit_bytes;
   sample.units = units;
+  sample.ReserveRows(kUsualRows);
   Tallies tallies;
   const SampleBlocks blocks(units, thinning);
   sample.complete = blocks.complete();
@@ -157,6 +173,8 @@ Sample TakeSample(const std::uint8_t* old_units, NewUnits new_units, std::uint64
                              blocks.size(k), rule, kernels, tallies, sample);
     }
   });
+  sample.fields.reserve(
+      static_cast<std::size_t>(std::ranges::count_if(tallies.units, [](std::uint64_t count) { return count != 0; })));
   for (std::size_t field = 0; field < tallies.changed.size(); ++field) {
     if (tallies.units[field] == 0) continue;
     sample.fields.push_back(

@@ -5,6 +5,7 @@
 // looked at depends on sizes alone, so the bytes of a delta do not depend on the machine.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -35,15 +36,26 @@ struct Sample {
   // The changed units of a field by magnitude bucket; empty if there are none.
   [[nodiscard]] std::span<const std::uint64_t> buckets_of(const FieldCounts& counts) const;
 
-  // Counts another sample's units too, those of a part with the weight of the whole.
-  void Add(const Sample& other);
-
+  // Takes memory for so many rows at once.
+  void ReserveRows(std::size_t rows);
   // For counting: the row of a field that has changes, all 0 at first. The next call may move it.
   std::size_t AddRow();
   [[nodiscard]] std::span<std::uint64_t> row(std::size_t at);
 
  private:
   std::vector<std::uint64_t> buckets_;
+};
+
+// The sum of samples of units of one width: each unit of a part counts as much as the part stands for.
+class SampleSum {
+ public:
+  explicit SampleSum(int unit_bytes) { sum_.unit_bytes = unit_bytes; }
+  void Add(const Sample& sample);
+  [[nodiscard]] Sample Finish() &&;
+
+ private:
+  Sample sum_;  // without its fields
+  std::array<FieldCounts, 256> fields_{};
 };
 
 // One unit in how many is to be looked at, given how many there are in all entries: small requests can afford a close
@@ -58,6 +70,9 @@ struct NewUnits {
 // The blocks that are looked at, from a reader.
 Result<std::vector<std::uint8_t>> ReadSampleBlocks(const UnitReader& reader, std::uint64_t units, int unit_bytes,
                                                    std::uint64_t thinning);
+
+// Whether a sample looks at every unit of an entry.
+bool SampleIsComplete(std::uint64_t units, std::uint64_t thinning);
 
 // What can be known without a look at the bits themselves.
 struct ChangeCount {

@@ -131,16 +131,23 @@ std::uint8_t WeightCode(std::uint64_t count, std::uint64_t largest) {
   return static_cast<std::uint8_t>(code + 1);
 }
 
+// Up to the last symbol that occurs.
+std::size_t CodeCount(std::span<const std::uint64_t> counts) {
+  std::size_t size = counts.size();
+  while (size > 0 && counts[size - 1] == 0) --size;
+  return size;
+}
+
 SymbolWeights WeightsOf(std::span<const std::uint64_t> counts, bool complete) {
   SymbolWeights weights;
   weights.tail = !complete;
-  std::size_t size = counts.size();
-  while (size > 0 && counts[size - 1] == 0) --size;
+  const std::size_t size = CodeCount(counts);
   if (size == 0) {
     if (!complete) weights.codes = {1};
     return weights;
   }
   const std::uint64_t largest = *std::max_element(counts.begin(), counts.end());
+  weights.codes.reserve(size);
   for (std::size_t s = 0; s < size; ++s) {
     std::uint8_t code = WeightCode(counts[s], largest);
     if (code == 0 && !complete) code = 1;
@@ -173,6 +180,7 @@ template <typename PriceOf>
 Cost CostOfSymbols(const Classes& classes, const PriceOf& price_of) {
   Cost cost = 0;
   for (std::size_t c = 0; c < kClassCount; ++c) {
+    if (!classes.dense && classes.changed[c] == 0) continue;
     const std::span<const std::uint64_t> counts = classes.symbols_of(c);
     for (std::size_t s = 0; s < counts.size(); ++s) {
       if (counts[s] == 0) continue;
@@ -301,6 +309,47 @@ Cost TableCost(const TableSet& set) {
   ByteWriter writer(bytes);
   set.Write(writer);
   return Cost{bytes.size()} << (3 + kCostBits);
+}
+
+Cost OwnPositionCost(const Classes& classes, bool complete, TableKind kind) {
+  const auto at_best = [&](std::uint64_t units, std::uint64_t changed) {
+    return PositionCost(units, changed, BestRateCode(units, changed, complete));
+  };
+  if (kind == TableKind::kDense) return 0;
+  if (kind == TableKind::kUniform) {
+    return at_best(std::accumulate(classes.units.begin(), classes.units.end(), std::uint64_t{0}),
+                   std::accumulate(classes.changed.begin(), classes.changed.end(), std::uint64_t{0}));
+  }
+  Cost cost = 0;
+  for (std::size_t c = 0; c < kClassCount; ++c) {
+    if (classes.units[c] != 0) cost += at_best(classes.units[c], classes.changed[c]);
+  }
+  return cost;
+}
+
+Cost OwnSymbolCost(const Classes& classes, bool complete) {
+  Cost cost = 0;
+  for (std::size_t c = 0; c < kClassCount; ++c) {
+    if (classes.dense ? classes.units[c] == 0 : classes.changed[c] == 0) continue;
+    const std::span<const std::uint64_t> counts = classes.symbols_of(c);
+    const SymbolPrices prices(WeightsOf(counts, complete), static_cast<int>(classes.alphabet), classes.dense);
+    for (std::size_t s = 0; s < counts.size(); ++s) {
+      if (counts[s] != 0) cost += Cost{counts[s]} * prices.Of(s);
+    }
+  }
+  return cost;
+}
+
+Cost OwnTableCost(const Classes& classes, TableKind kind) {
+  // As TableSet::Write has it: flags and rule, rates, and for each class a number and its codes, if there are several.
+  std::size_t bytes = 4 + kClassCount;
+  if (kind != TableKind::kDense) bytes += kind == TableKind::kUniform ? 1 : kClassCount;
+  for (std::size_t c = 0; c < kClassCount; ++c) {
+    if (classes.dense ? classes.units[c] == 0 : classes.changed[c] == 0) continue;
+    const std::size_t codes = CodeCount(classes.symbols_of(c));
+    if (codes > 1) bytes += codes;
+  }
+  return Cost{bytes} << (3 + kCostBits);
 }
 
 Cost OverfitCost(const Sample& sample, const Classes& classes) {

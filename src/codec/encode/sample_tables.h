@@ -59,6 +59,11 @@ Cost OfAll(const Sample& sample, Cost position_cost, Cost symbol_cost);
 
 // What the set takes in the file.
 Cost TableCost(const TableSet& set);
+
+// The three costs of a set of the sample's own, BuildSet's, without making it: most entries do without one.
+Cost OwnPositionCost(const Classes& classes, bool complete, TableKind kind);
+Cost OwnSymbolCost(const Classes& classes, bool complete);
+Cost OwnTableCost(const Classes& classes, TableKind kind);
 // Tables made from a part fit that part better than the rest: by about half a bit for each of their numbers, and the
 // rest worse by as much. Without this, entries would get tables of their own for nothing.
 Cost OverfitCost(const Sample& sample, const Classes& classes);

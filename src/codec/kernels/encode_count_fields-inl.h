@@ -13,13 +13,14 @@ void CountFieldsOf(const std::uint8_t* units, std::uint32_t count, const ClassRu
   const std::uint8_t mask = rule.FieldMask();
   const int shift = rule.shift;
   std::uint32_t i = 0;
-  for (; i + kFieldBlock <= count; i += kFieldBlock) {
+  for (std::uint32_t block = 0; count - i >= kClassStep; i += block) {
+    block = std::min(kFieldBlock, (count - i) / kClassStep * kClassStep);
     HWY_ALIGN std::array<std::uint8_t, kFieldBlock> fields;
     HWY_ALIGN std::array<std::uint8_t, kClassStep> least;
     HWY_ALIGN std::array<std::uint8_t, kClassStep> most;
     VecU8 lower = hn::Set(kU8, 0xff);
     VecU8 upper = hn::Zero(kU8);
-    for (std::uint32_t j = 0; j < kFieldBlock; j += kClassStep) {
+    for (std::uint32_t j = 0; j < block; j += kClassStep) {
       const VecU8 some = Fields<Unit>(units + std::size_t{i + j} * sizeof(Unit), shift, mask);
       lower = hn::Min(lower, some);
       upper = hn::Max(upper, some);
@@ -32,7 +33,7 @@ void CountFieldsOf(const std::uint8_t* units, std::uint32_t count, const ClassRu
     if (last - first >= kFewFields) {
       // Several counters in turn: adding to a number that was just written takes long.
       std::array<std::array<std::uint16_t, 256>, 4> counters{};
-      for (std::uint32_t j = 0; j < kFieldBlock; ++j) ++counters[j % counters.size()][fields[j]];
+      for (std::uint32_t j = 0; j < block; ++j) ++counters[j % counters.size()][fields[j]];
       for (const auto& counter : counters) {
         for (std::size_t field = 0; field < counter.size(); ++field) counts[field] += counter[field];
       }
@@ -41,7 +42,7 @@ void CountFieldsOf(const std::uint8_t* units, std::uint32_t count, const ClassRu
     for (std::uint32_t field = first; field <= last; ++field) {
       const VecU8 wanted = hn::Set(kU8, static_cast<std::uint8_t>(field));
       std::size_t found = 0;
-      for (std::uint32_t j = 0; j < kFieldBlock; j += kClassStep) {
+      for (std::uint32_t j = 0; j < block; j += kClassStep) {
         found += hn::CountTrue(kU8, hn::Eq(hn::Load(kU8, fields.data() + j), wanted));
       }
       counts[field] += found;
