@@ -47,7 +47,7 @@ def test_a_killed_server_goes_on_from_its_mirror_and_stops_when_its_weights_are_
     with pytest.raises(OSError):
         result()
     missed = run.step()
-    damage(run.mirror / "model.safetensors", "model.norm.weight")  # it is loaded anew, and the engine brought there
+    damage(run.mirror / "model.safetensors", "model.norm.weight")  # a follower loads it again, and the engine moves
     fault = tmp_path / "fault"
     variables = {**ONE_PROCESS, "ENGINE_TESTS_FAULT": str(fault), "WEIGHTWIRE_MIRROR": str(run.mirror)}
     # Loaded from something else, and compiled, before it is brought to what the mirror holds.
@@ -55,7 +55,7 @@ def test_a_killed_server_goes_on_from_its_mirror_and_stops_when_its_weights_are_
     again = start(run.checkpoint(0), run.bucket, **options).wait_until_up()
     again.wait_for_version(missed)
     assert again.answers() == reference.answers(run.checkpoint(missed), plain=False)
-    assert "the mirror is damaged, and loaded anew" in again.log.read_text()
+    assert "the mirror is damaged, so a follower loads it again" in again.log.read_text()
 
     fault.write_text("bits")
     run.step()
