@@ -24,6 +24,8 @@ constexpr std::size_t kMaxRemovals = std::size_t{1} << 16;
 constexpr std::uint64_t kMaxSurveyedAnchors = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxFolderObjects = std::uint64_t{1} << 20;
 
+GcAmount AmountOf(const Removal& removal) { return {removal.objects, removal.bytes}; }
+
 GcStep Worked(std::string text) { return {GcStep::What::kWorked, {}, std::move(text)}; }
 
 }  // namespace
@@ -88,7 +90,7 @@ Result<GcStep> Collector::Begin() {
   WW_TRY(const auto marks, run_.ReadMarksWithTimes());
   WW_TRY(leases_, run_.ReadActiveLeases());
   progress_.active_leases = leases_.leases.size();
-  progress_.damaged_leases = leases_.damaged.size();
+  progress_.unreadable_leases = leases_.damaged.size();
   if (!leases_.damaged.empty()) {
     return Block(
         fmt::format("deleted nothing: {} is unreadable and may be an active lease; it expires after {} seconds",
@@ -208,7 +210,12 @@ Result<GcStep> Collector::Examine() {
                     versions_.newest));
   }
   for (const SurveyedAnchor& anchor : anchors_) {
-    if (IsDeletable(anchor, kept_, versions_.newest, now_, options_.policy)) Add(RemovalOf(anchor));
+    const KeepRule rule = RuleFor(anchor, kept_, versions_.newest, now_, options_.policy);
+    if (rule == KeepRule::kNone) {
+      Add(RemovalOf(anchor));
+    } else {
+      CountKept(rule, {anchor.objects, anchor.bytes});
+    }
   }
   phase_ = Phase::kListDeltas;
   return Worked(
@@ -224,17 +231,35 @@ bool Collector::IsFull() const { return deletable_.size() >= kMaxRemovals; }
 
 void Collector::Add(Removal removal) {
   if (IsLeased(removal)) {
-    progress_.kept_by_leases.objects += removal.objects;
-    progress_.kept_by_leases.bytes += removal.bytes;
+    progress_.kept.by_leases += AmountOf(removal);
     return;
   }
   if (IsFull()) {
     progress_.more = true;
     return;
   }
-  progress_.deletable.objects += removal.objects;
-  progress_.deletable.bytes += removal.bytes;
+  progress_.deletable += AmountOf(removal);
   deletable_.push_back(std::move(removal));
+}
+
+void Collector::CountKept(KeepRule rule, GcAmount amount) {
+  GcKept& kept = progress_.kept;
+  switch (rule) {
+    case KeepRule::kNone:
+      break;
+    case KeepRule::kUncommitted:
+      kept.uncommitted += amount;
+      break;
+    case KeepRule::kAnchors:
+      kept.by_anchors += amount;
+      break;
+    case KeepRule::kVersions:
+      kept.by_versions += amount;
+      break;
+    case KeepRule::kMinimumAge:
+      kept.by_minimum_age += amount;
+      break;
+  }
 }
 
 Result<GcStep> Collector::ListDeltas() {
@@ -271,17 +296,31 @@ Result<GcStep> Collector::ListDeltas() {
 
 Status Collector::JudgeFolder(const Folder& folder) {
   const SurveyedDelta& delta = folder.delta;
-  if (IsDeletable(delta, kept_, versions_.newest, now_, options_.policy)) {
+  const KeepRule rule = RuleFor(delta, kept_, versions_.newest, now_, options_.policy);
+  if (rule == KeepRule::kNone) {
     Add(RemovalOf(delta));
     return Ok();
   }
-  // What stays may have parts beside it that nobody committed. Of versions to come it is not known yet.
-  if (delta.name.to > versions_.newest || delta.name.to != delta.name.from + 1) return Ok();
+  WW_TRY(std::vector<Removal> unnamed, UnnamedParts(folder));
+  GcAmount kept{delta.objects, delta.bytes};
+  for (Removal& removal : unnamed) {
+    kept -= AmountOf(removal);
+    Add(std::move(removal));
+  }
+  CountKept(rule, kept);
+  return Ok();
+}
+
+Result<std::vector<Removal>> Collector::UnnamedParts(const Folder& folder) const {
+  const SurveyedDelta& delta = folder.delta;
+  std::vector<Removal> unnamed;
+  // Of versions to come it is not known yet.
+  if (delta.name.to > versions_.newest || delta.name.to != delta.name.from + 1) return unnamed;
   const auto is_old = [&](const ObjectInfo& object) { return IsOld(object.last_modified, now_, options_.policy); };
-  if (std::none_of(folder.objects.begin(), folder.objects.end(), is_old)) return Ok();
+  if (std::none_of(folder.objects.begin(), folder.objects.end(), is_old)) return unnamed;
   const auto record = run_.ReadRecord(delta.name.to);
   if (!record.ok()) {
-    if (IsUnreadable(record.error())) return Ok();  // keep the whole folder, because the record may name any of it
+    if (IsUnreadable(record.error())) return unnamed;  // keep the whole folder, because the record may name any of it
     return record.error();
   }
   if (!record.value().has_value()) {
@@ -298,9 +337,9 @@ Status Collector::JudgeFolder(const Folder& folder) {
     removal.delta = delta.name;
     removal.objects = 1;
     removal.bytes = object.size_bytes;
-    Add(std::move(removal));
+    unnamed.push_back(std::move(removal));
   }
-  return Ok();
+  return unnamed;
 }
 
 GcStep Collector::SurveyDone() {
@@ -370,7 +409,7 @@ Result<bool> Collector::Withdraw() {
 Result<GcStep> Collector::ReadLeasesAgain() {
   WW_TRY(leases_, run_.ReadActiveLeases());
   progress_.active_leases = leases_.leases.size();
-  progress_.damaged_leases = leases_.damaged.size();
+  progress_.unreadable_leases = leases_.damaged.size();
   if (!leases_.damaged.empty()) {
     phase_ = Phase::kRemoveMark;
     progress_.blocked =
@@ -382,8 +421,8 @@ Result<GcStep> Collector::ReadLeasesAgain() {
       to_remove_.push_back(removal);
       continue;
     }
-    progress_.kept_by_leases.objects += removal.objects;
-    progress_.kept_by_leases.bytes += removal.bytes;
+    progress_.kept.by_leases += AmountOf(removal);
+    progress_.deletable -= AmountOf(removal);
   }
   phase_ = Phase::kRemove;
   return Worked(fmt::format("read {} leases", leases_.leases.size()));

@@ -48,18 +48,37 @@ struct GcAmount {
   std::uint64_t objects = 0;
   std::uint64_t bytes = 0;
 
+  GcAmount& operator+=(const GcAmount& other) {
+    objects += other.objects;
+    bytes += other.bytes;
+    return *this;
+  }
+  GcAmount& operator-=(const GcAmount& other) {
+    objects -= other.objects;
+    bytes -= other.bytes;
+    return *this;
+  }
   bool operator==(const GcAmount&) const = default;
 };
 
+// What stays, by the first rule that keeps it.
+struct GcKept {
+  GcAmount uncommitted;  // of versions newer than the newest one
+  GcAmount by_anchors;   // RetentionPolicy::anchors
+  GcAmount by_versions;  // RetentionPolicy::versions
+  GcAmount by_minimum_age;
+  GcAmount by_leases;  // what only leases keep
+};
+
 struct GcProgress {
-  GcAmount seen;            // below deltas/ and anchors/
-  GcAmount deletable;       // of that, what neither policy nor leases keep
-  GcAmount kept_by_leases;  // what only leases keep
+  GcAmount seen;       // below deltas/ and anchors/
+  GcAmount deletable;  // of that, what neither policy nor leases keep
+  GcKept kept;         // the rest, once the survey is complete
   GcAmount removed;
   GcAmount expired;  // also removed: old leases of followers that ended, and old probes of writers that crashed
   std::uint64_t active_leases = 0;
   // A lease that cannot be read may need anything, so gc deletes nothing while it may be active.
-  std::uint64_t damaged_leases = 0;
+  std::uint64_t unreadable_leases = 0;
   bool more = false;    // there is more than one mark names: collect again
   std::string blocked;  // why this pass must delete nothing; empty if nothing blocks it
 };
@@ -128,10 +147,14 @@ class Collector {
 
   Result<AnchorCondition> ConditionOf(const AnchorName& name) const;
   Status JudgeFolder(const Folder& folder);
+  // The old parts in a folder that stays which its record does not name: nobody has committed them.
+  [[nodiscard]] Result<std::vector<Removal>> UnnamedParts(const Folder& folder) const;
   // Puts objects of it into queue_, which is empty.
   Result<Found> FillQueue(const Removal& removal);
   void CountSeen(const ObjectInfo& object, const std::string& folder);
   void Add(Removal removal);
+  // Counts what the rule keeps. REQUIRES: it keeps something.
+  void CountKept(KeepRule rule, GcAmount amount);
   [[nodiscard]] bool IsLeased(const Removal& removal) const;
   [[nodiscard]] bool IsFull() const;
   GcStep SurveyDone();

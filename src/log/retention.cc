@@ -75,8 +75,9 @@ Kept ChooseKept(const SurveyedVersions& versions, std::span<const SurveyedAnchor
     if (leads) kept.deltas_after = version;
   }
   if (kept.deltas_after.has_value()) {
+    kept.deltas_for_versions_up_to = *kept.deltas_after;
     for (const Version version : AnchorsForWanted(versions, usable, policy)) {
-      keep.insert(version);
+      if (keep.insert(version).second) kept.anchors_for_versions.insert(version);
       kept.deltas_after = std::min(*kept.deltas_after, version);
     }
   }
@@ -90,30 +91,24 @@ bool IsOld(WallTime last_modified, WallTime store_now, const RetentionPolicy& po
   return store_now - last_modified >= policy.minimum_age;
 }
 
-bool IsDeletable(const SurveyedAnchor& anchor, const Kept& kept, Version newest, WallTime store_now,
+KeepRule RuleFor(const SurveyedAnchor& anchor, const Kept& kept, Version newest, WallTime store_now,
                  const RetentionPolicy& policy) {
-  if (!kept.deltas_after.has_value() || anchor.name.version > newest || !IsOld(anchor.youngest, store_now, policy)) {
-    return false;
-  }
-  switch (anchor.condition) {
-    case AnchorCondition::kIncomplete:
-    case AnchorCondition::kConflict:
-      return true;
-    case AnchorCondition::kBroken:
-      // Perhaps it only could not be read this time.
-      return anchor.name.version < *kept.deltas_after;
-    default:
-      return !kept.anchors.contains(anchor.name);
-  }
+  const Version version = anchor.name.version;
+  if (version > newest) return KeepRule::kUncommitted;
+  const bool is_kept = anchor.condition == AnchorCondition::kBroken
+                           ? version >= *kept.deltas_after  // perhaps it only could not be read this time
+                           : kept.anchors.contains(anchor.name);
+  if (is_kept) return kept.anchors_for_versions.contains(version) ? KeepRule::kVersions : KeepRule::kAnchors;
+  return IsOld(anchor.youngest, store_now, policy) ? KeepRule::kNone : KeepRule::kMinimumAge;
 }
 
-bool IsDeletable(const SurveyedDelta& delta, const Kept& kept, Version newest, WallTime store_now,
+KeepRule RuleFor(const SurveyedDelta& delta, const Kept& kept, Version newest, WallTime store_now,
                  const RetentionPolicy& policy) {
-  if (!kept.deltas_after.has_value() || delta.name.to > newest || !IsOld(delta.youngest, store_now, policy)) {
-    return false;
-  }
+  if (delta.name.to > newest) return KeepRule::kUncommitted;
   // One that skips versions is of use to whoever holds its first.
-  return delta.name.from < *kept.deltas_after;
+  if (delta.name.from >= kept.deltas_for_versions_up_to) return KeepRule::kAnchors;
+  if (delta.name.from >= *kept.deltas_after) return KeepRule::kVersions;
+  return IsOld(delta.youngest, store_now, policy) ? KeepRule::kNone : KeepRule::kMinimumAge;
 }
 
 Removal RemovalOf(const SurveyedAnchor& anchor) {

@@ -70,6 +70,9 @@ struct Kept {
   // Deltas of all versions after this one stay. nullopt if no anchor leads to the newest version; gc must then delete
   // nothing.
   std::optional<Version> deltas_after;
+  // Of these, what stays for RetentionPolicy::versions only.
+  std::set<Version> anchors_for_versions;
+  Version deltas_for_versions_up_to = 0;
 };
 
 // Anchors that are kUnexamined are trusted: whoever calls examines those that were chosen and asks again, until all
@@ -77,11 +80,21 @@ struct Kept {
 [[nodiscard]] Kept ChooseKept(const SurveyedVersions& versions, std::span<const SurveyedAnchor> anchors,
                               const RetentionPolicy& policy);
 
+// Why gc keeps an anchor or a delta, leases apart. The first rule that applies counts.
+enum class KeepRule : std::uint8_t {
+  kNone,         // it is deletable
+  kUncommitted,  // its version is newer than the newest one, so a publisher may be writing it
+  kAnchors,      // RetentionPolicy::anchors
+  kVersions,     // RetentionPolicy::versions
+  kMinimumAge,   // RetentionPolicy::minimum_age
+};
+
 [[nodiscard]] bool IsOld(WallTime last_modified, WallTime store_now, const RetentionPolicy& policy);
-[[nodiscard]] bool IsDeletable(const SurveyedAnchor& anchor, const Kept& kept, Version newest, WallTime store_now,
+// REQUIRES: kept.deltas_after.has_value().
+[[nodiscard]] KeepRule RuleFor(const SurveyedAnchor& anchor, const Kept& kept, Version newest, WallTime store_now,
                                const RetentionPolicy& policy);
 // Of a whole folder. Parts that no record names are the caller's to find, in folders that stay.
-[[nodiscard]] bool IsDeletable(const SurveyedDelta& delta, const Kept& kept, Version newest, WallTime store_now,
+[[nodiscard]] KeepRule RuleFor(const SurveyedDelta& delta, const Kept& kept, Version newest, WallTime store_now,
                                const RetentionPolicy& policy);
 
 // One deletable key: the folder of an anchor or of a delta, or a single part.

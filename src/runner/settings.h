@@ -53,7 +53,7 @@ inline constexpr Setting kThreads{
     .default_text = "",
     .help = "use N threads (default: one for each core)",
     .commands = "*",
-    .python = "Publisher Follower load",
+    .python = "Publisher Follower load Run.load Run.checkout",
     .engine = true,
     .environment = true,
     .positive = true,
@@ -169,7 +169,7 @@ inline constexpr Setting kIncludeCodeInDirectory{
     .default_text = "0",
     .help = "fetch files that can run as code when loaded (.py, pickles); only from a bucket that you trust",
     .commands = "follow checkout",
-    .python = "Follower",
+    .python = "Follower Run.checkout",
     .note = "no variable: code takes an explicit option. Publishers have an option of the same name",
 };
 inline constexpr Setting kPollInterval{

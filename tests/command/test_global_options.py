@@ -8,7 +8,7 @@ import time
 import pytest
 from test_command_roundtrip import chain, succeed, weightwire, write_by_hand
 
-RUN_COMMANDS = ["publish", "follow", "checkout", "log", "leases", "anchor", "verify", "gc", "init"]
+RUN_COMMANDS = ["publish", "follow", "checkout", "log", "followers", "anchor", "verify", "gc", "init"]
 
 
 @pytest.fixture

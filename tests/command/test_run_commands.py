@@ -591,7 +591,7 @@ def test_wrong_arguments(run, tmp_path):
         ["follow", run, tmp_path / "m", "--until", "-1"],
         ["follow", run, tmp_path / "m", "--pin", "-1"],
         ["log", run, "--last", "-1"],
-        ["verify", run, "--from", "-1"],
+        ["verify", run, "--since", "-1"],
         ["publish", run],
         ["checkout", run],
         ["checkout", f"{run}@99999999999999999999", tmp_path / "m"],
@@ -619,15 +619,16 @@ def long_run(tmp_path, count):
 def test_gc_removes_what_nobody_needs(tmp_path):
     run = long_run(tmp_path, 9)
     nothing = succeed_json("gc", run)  # everything is young
-    assert nothing["removed"]["objects"] == 0
+    assert nothing["removed"]["objects"] == 0 and nothing["kept_by_min_age"]["objects"] > 0
+    assert "kept by --min-age" in succeed("gc", run, "--dry-run")
     dry = succeed_json("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
     assert dry["deletable"]["objects"] > 0 and dry["removed"]["objects"] == 0
-    assert "may go" in succeed("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
+    assert "deletable: " in succeed("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
     done = succeed_json("gc", run, "--min-age", "0", "--grace", "0", "--keep-anchors", 2)
     assert done["removed"] == dry["deletable"]
     assert [v["anchor_bytes"] is not None for v in versions(run)] == [False] * 6 + [True, False, True]
     report = succeed_json("verify", run)
-    assert report["damage"] == [] and report["pruned"] > 0
+    assert report["damage"] == [] and report["removed_versions"] > 0
     succeed("follow", run, tmp_path / "mirror", "--once")
     same_checkpoint(tmp_path / "mirror", tmp_path / "8")
     assert [v["can_check_out"] for v in versions(run)] == [False] * 6 + [True] * 3
@@ -637,12 +638,12 @@ def test_gc_removes_what_nobody_needs(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_gc_says_why_nothing_may_go(tmp_path):
+def test_gc_says_why_it_deletes_nothing(tmp_path):
     run = long_run(tmp_path, 3)
     for anchor in run.glob("anchors/*/*/anchor.json"):
         anchor.unlink()
     assert "`weightwire anchor`" in succeed("gc", run, "--min-age", "0")
-    assert "no whole anchor leads to version 2" in succeed_json("gc", run, "--min-age", "0")["held_back"]
+    assert "no whole anchor leads to version 2" in succeed_json("gc", run, "--min-age", "0")["blocked_because"]
 
 
 def test_gc_that_is_interrupted_takes_its_mark_back_and_says_so(tmp_path):
@@ -651,8 +652,10 @@ def test_gc_that_is_interrupted_takes_its_mark_back_and_says_so(tmp_path):
     process = start("gc", run, "--min-age", "0", "--grace", "1h", "--keep-anchors", 2)
     while not list(run.glob("gc/*")):
         assert process.poll() is None, process.stderr.read()
+    announced = process.stderr.readline()
+    assert "can be deleted" in announced and "(--grace)" in announced
     status, _, err = end(process, signal.SIGTERM)
-    assert (status, err) == (-signal.SIGTERM, "weightwire: interrupted; nothing was removed\n")
+    assert status == -signal.SIGTERM and err.endswith("interrupted; nothing was deleted\n")
     assert snapshot(run) == before
 
 
@@ -661,9 +664,9 @@ def test_gc_leaves_what_a_lease_needs(tmp_path):
     process = start("follow", run, tmp_path / "mirror", "--pin", 3, "--poll-interval", "600s")
     wait_for(process, "version 3 ")
     assert succeed_json("followers", run)["followers"][0]["is_active"]
-    assert "(1 follower alive)" in succeed("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
+    assert "  1 active\n" in succeed("gc", run, "--min-age", "0", "--keep-anchors", 2, "--dry-run")
     kept = succeed_json("gc", run, "--min-age", "0", "--grace", "0", "--keep-anchors", 2)
-    assert kept["kept_by_leases"]["objects"] > 0 and kept["living_leases"] == 1
+    assert kept["kept_by_leases"]["objects"] > 0 and kept["active_leases"] == 1
     assert end(process)[0] == 0
     succeed("follow", run, tmp_path / "mirror", "--once")
     same_checkpoint(tmp_path / "mirror", tmp_path / "8")
@@ -710,7 +713,7 @@ def test_code_is_carried_if_both_sides_ask(tmp_path):
 
 def test_verify_finds_damage(run):
     report = succeed_json("verify", run)
-    assert report["records"] == 4 and report["states"] == 4 and report["damage"] == []
+    assert report["records"] == 4 and report["verified_versions"] == 4 and report["damage"] == []
     part = part_of(run, 2)
     good = part.read_bytes()
     part.write_bytes(good[:100] + bytes([good[100] ^ 1]) + good[101:])
@@ -718,7 +721,7 @@ def test_verify_finds_damage(run):
     assert result.returncode == CORRUPT
     report = json.loads(result.stdout)
     assert part.name in report["damage"][0]
-    assert report["pruned"] == 0  # it is there
+    assert report["removed_versions"] == 0  # it is there
 
 
 def test_verify_looks_at_everything_else_if_a_record_is_damaged(run):
@@ -729,7 +732,7 @@ def test_verify_looks_at_everything_else_if_a_record_is_damaged(run):
         result = weightwire("verify", run, "--json")
         assert result.returncode == CORRUPT
         report = json.loads(result.stdout)
-        assert report["newest"] == 3 and report["records"] == 3
+        assert report["newest_version"] == 3 and report["records"] == 3
         assert any(record.name in sentence for sentence in report["damage"])
         record.write_bytes(good)
 

@@ -171,13 +171,43 @@ TEST_F(GcTest, KeepsObjectsBelowTheMinimumAge) {
   EXPECT_NE(Collect().removed, GcAmount());
 }
 
+TEST_F(GcTest, SaysWhichRuleKeepsWhat) {
+  Fill();
+  history_.PutAnchor(40, 0, 100);
+  options_.dry_run = true;
+  options_.policy.versions = 20;
+  const auto objects = [](const GcProgress& progress) {
+    const GcKept& kept = progress.kept;
+    GcAmount all = progress.deletable;
+    for (const GcAmount& amount :
+         {kept.uncommitted, kept.by_anchors, kept.by_versions, kept.by_minimum_age, kept.by_leases}) {
+      all += amount;
+    }
+    EXPECT_EQ(all, progress.seen) << "every object is counted once";
+    return std::vector<std::uint64_t>{kept.uncommitted.objects,    kept.by_anchors.objects, kept.by_versions.objects,
+                                      kept.by_minimum_age.objects, kept.by_leases.objects,  progress.deletable.objects};
+  };
+  // An anchor has 3 objects, a delta 1. The anchors 20 and 30 stay, then that of 10 for version 16.
+  EXPECT_EQ(objects(Collect()), (std::vector<std::uint64_t>{3, 2 * 3 + 15, 3 + 10, 0, 0, 3 + 10}));
+  options_.policy.minimum_age = hours(72);
+  EXPECT_EQ(objects(Collect()), (std::vector<std::uint64_t>{3, 2 * 3 + 15, 3 + 10, 3 + 10, 0, 0}));
+  options_.policy.minimum_age = hours(24);
+  options_.policy.versions = 0;
+  PutLease(15, anchors_[0].manifest.name);
+  EXPECT_EQ(objects(Collect()), (std::vector<std::uint64_t>{3, 2 * 3 + 15, 0, 0, 3 + 5, 3 + 15}));
+  // Beside a delta that stays, parts that nobody committed go.
+  history_.Put(PartKey(29, 30, testing::AnyHash(random_)), "unnamed");
+  clock_.Advance(hours(48));
+  EXPECT_EQ(objects(Collect()), (std::vector<std::uint64_t>{3, 2 * 3 + 15, 0, 0, 0, 2 * 3 + 20 + 1}));
+}
+
 TEST_F(GcTest, KeepsWhatActiveLeasesNeed) {
   Fill();
   options_.grace = std::chrono::seconds(0);
   PutLease(15, anchors_[0].manifest.name);
   GcProgress progress = Collect();
   EXPECT_EQ(progress.active_leases, 1U);
-  EXPECT_EQ(progress.kept_by_leases.objects, 5U + 3);
+  EXPECT_EQ(progress.kept.by_leases.objects, 5U + 3);
   EXPECT_TRUE(HasAnchor(anchors_[0]));
   for (Version version = 1; version <= 35; ++version) EXPECT_EQ(HasDelta(version), version > 15) << version;
   // A dead one keeps nothing.
@@ -197,7 +227,7 @@ TEST_F(GcTest, RespectsLeasesWrittenDuringTheGraceTime) {
   EXPECT_TRUE(HasAnchor(history_.anchors()[0]));
   EXPECT_FALSE(HasDelta(12));
   EXPECT_TRUE(HasDelta(13));
-  EXPECT_EQ(collector.progress().kept_by_leases.objects, 8U + 3);
+  EXPECT_EQ(collector.progress().kept.by_leases.objects, 8U + 3);
   EXPECT_TRUE(Keys(kMarksPrefix).empty());
 }
 
@@ -215,7 +245,7 @@ TEST_F(GcTest, UnreadableLeaseBlocksGcWhileItMayBeActive) {
   Fill();
   history_.Put(LeaseKey(NewId(random_)), "damaged");
   GcProgress progress = Collect();
-  EXPECT_EQ(progress.damaged_leases, 1U);
+  EXPECT_EQ(progress.unreadable_leases, 1U);
   EXPECT_NE(progress.blocked, "");
   EXPECT_EQ(progress.removed, GcAmount());
   clock_.Advance(std::chrono::seconds(kMaxLeaseSeconds + 10));
@@ -224,7 +254,7 @@ TEST_F(GcTest, UnreadableLeaseBlocksGcWhileItMayBeActive) {
   ASSERT_EQ(StepOn(collector).what, GcStep::What::kWaits);
   history_.Put(LeaseKey(NewId(random_)), "damaged");
   Finish(collector);
-  EXPECT_EQ(collector.progress().damaged_leases, 1U);
+  EXPECT_EQ(collector.progress().unreadable_leases, 1U);
   EXPECT_NE(collector.progress().blocked, "");
   EXPECT_EQ(collector.progress().removed, GcAmount());
   EXPECT_TRUE(Keys(kMarksPrefix).empty());

@@ -8,6 +8,11 @@
 namespace weightwire {
 namespace {
 
+template <typename Thing>
+bool IsDeletable(const Thing& thing, const Kept& kept, Version newest, WallTime now, const RetentionPolicy& policy) {
+  return kept.deltas_after.has_value() && RuleFor(thing, kept, newest, now, policy) == KeepRule::kNone;
+}
+
 using namespace weightwire::testing;
 using std::chrono::hours;
 

@@ -112,7 +112,8 @@ Status RunAnchor(const AnchorCommandOptions& options, const CommandTools& tools)
       const auto folder = std::filesystem::temp_directory_path(error);
       if (error) return SystemError("find", "the directory for temporary files", error.value());
       fetched.emplace(*tools.files, TemporarySibling(folder / "weightwire-anchor"));
-#include "cli/global_options.h"
+      WW_RETURN_IF_ERROR(
+          CheckOutWithRetries(run, *version, fetched->path(), options.include_code, compute, interrupt, tools));
       directory = fetched->path();
     }
     WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(directory));

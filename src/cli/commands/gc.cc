@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/quantities.h"
 #include "base/result.h"
@@ -13,9 +14,9 @@
 #include "cli/commands/commands.h"
 #include "cli/global_options.h"
 #include "cli/interrupt.h"
-#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/policy.h"
+#include "cli/report_json.h"
 #include "cli/retry.h"
 #include "cli/run_access.h"
 #include "cli/terminal.h"
@@ -32,22 +33,26 @@ struct GcCommandOptions {
 
 JsonOutput ToJsonOutput(const GcAmount& amount) { return {{"objects", amount.objects}, {"bytes", amount.bytes}}; }
 
-void ReportJson(const GcCommandOptions& options, const Collector& collector) {
+void ReportJson(const GcCommandOptions& options, const Run& run, const Collector& collector) {
   const GcProgress& progress = collector.progress();
-  JsonOutput json;
-  json["location"] = options.run;
+  const GcKept& kept = progress.kept;
+  JsonOutput json = JsonOf(run);
   json["dry_run"] = options.gc.dry_run;
   json["seen"] = ToJsonOutput(progress.seen);
+  json["kept_by_anchors"] = ToJsonOutput(kept.by_anchors);
+  json["kept_by_versions"] = ToJsonOutput(kept.by_versions);
+  json["kept_by_min_age"] = ToJsonOutput(kept.by_minimum_age);
+  json["kept_by_leases"] = ToJsonOutput(kept.by_leases);
+  json["uncommitted"] = ToJsonOutput(kept.uncommitted);
   json["deletable"] = ToJsonOutput(progress.deletable);
-  json["kept_by_leases"] = ToJsonOutput(progress.kept_by_leases);
   json["removed"] = ToJsonOutput(progress.removed);
-  json["living_leases"] = progress.active_leases;
-  json["damaged_leases"] = progress.damaged_leases;
-  json["tidied"] = ToJsonOutput(progress.expired);
-  json["more"] = progress.more;
-  json["held_back"] = progress.blocked;
-  json["keys"] = JsonOutput::array();
-  for (const Removal& removal : collector.deletable()) json["keys"].push_back(removal.key);
+  json["stale_removed"] = ToJsonOutput(progress.expired);
+  json["active_leases"] = progress.active_leases;
+  json["unreadable_leases"] = progress.unreadable_leases;
+  json["blocked_because"] = progress.blocked.empty() ? JsonOutput(nullptr) : JsonOutput(progress.blocked);
+  json["has_more"] = progress.more;
+  json["deletable_keys"] = JsonOutput::array();
+  for (const Removal& removal : collector.deletable()) json["deletable_keys"].push_back(removal.key);
   PrintJson(json);
 }
 
@@ -56,25 +61,40 @@ std::string Amount(const GcAmount& amount) {
                      HumanBytes(amount.bytes));
 }
 
+// What each rule keeps, as the options that set it say.
+std::string KeptTable(const GcCommandOptions& options, const GcProgress& progress) {
+  const RetentionPolicy& policy = options.gc.policy;
+  const GcKept& kept = progress.kept;
+  TextTable table("lrrl");
+  const auto add = [&table](const std::string& what, const GcAmount& amount, const std::string& remark = "") {
+    if (amount.objects == 0) return;
+    table.AddRow({what, WithCommas(amount.objects), HumanBytes(amount.bytes), remark});
+  };
+  add(fmt::format("kept by --keep-anchors {}", policy.anchors), kept.by_anchors);
+  add(fmt::format("kept by --keep-versions {}", policy.versions), kept.by_versions);
+  add(fmt::format("kept by --min-age {}", HumanDuration(policy.minimum_age)), kept.by_minimum_age);
+  add("kept by leases", kept.by_leases, fmt::format("{} active", progress.active_leases));
+  add("kept for versions not committed yet", kept.uncommitted);
+  return table.Render();
+}
+
 void ReportText(const GcCommandOptions& options, const Collector& collector) {
   const GcProgress& progress = collector.progress();
-  fmt::print("{}: deltas and anchors have {}\n", options.run, Amount(progress.seen));
+  fmt::print("{}: deltas and anchors have {}\n{}", options.run, Amount(progress.seen), KeptTable(options, progress));
   if (options.gc.dry_run) {
     TextTable table("lrr");
     for (const Removal& removal : collector.deletable()) {
-      table.AddRow({removal.key, WithCommas(removal.objects), HumanBytes(removal.bytes)});
+      table.AddRow({"  " + removal.key, WithCommas(removal.objects), HumanBytes(removal.bytes)});
     }
-    fmt::print("may go           {}\n{}", Amount(progress.deletable), table.Render());
+    fmt::print("deletable: {}\n{}", Amount(progress.deletable), table.Render());
   } else {
-    fmt::print("removed          {}\n", Amount(progress.removed));
+    fmt::print("deleted: {}\n", Amount(progress.removed));
   }
-  if (progress.kept_by_leases.objects > 0) {
-    fmt::print("kept by leases   {} ({} {} alive)\n", Amount(progress.kept_by_leases), progress.active_leases,
-               progress.active_leases == 1 ? "follower" : "followers");
+  if (progress.expired.objects > 0) {
+    fmt::print("deleted expired leases and probes: {}\n", Amount(progress.expired));
   }
-  if (progress.expired.objects > 0) fmt::print("tidied up        {}\n", Amount(progress.expired));
   if (!progress.blocked.empty()) fmt::print("{}\n", progress.blocked);
-  if (progress.more) fmt::print("There is more than one pass removes: run it again.\n");
+  if (progress.more) fmt::print("One pass deletes no more than this: run gc again for the rest.\n");
 }
 
 Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
@@ -87,6 +107,7 @@ Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
   Collector collector(opened.run, gc, random);
   const InterruptGuard interrupt;
   Status done;
+  bool is_announced = false;
   {
     LiveLine line;
     done = RetryTransient(interrupt, options.global->RetryFor(), [&]() -> Result<bool> {
@@ -94,7 +115,14 @@ Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
       line.Show(step.text);
       if (step.what == GcStep::What::kWaits) {
         const auto seconds = std::chrono::ceil<std::chrono::seconds>(step.wait);
-        line.Show(fmt::format("what goes is marked; removing it in {}", HumanDuration(seconds)));
+        if (options.gc.grace.count() > 0 && !std::exchange(is_announced, true)) {
+          line.Erase();
+          if (!options.global->quiet) {
+            fmt::print(stderr, "{} can be deleted; gc deletes them in {} (--grace), unless it is interrupted before\n",
+                       Amount(collector.progress().deletable), HumanDuration(seconds));
+          }
+        }
+        line.Show(fmt::format("deleting in {}", HumanDuration(seconds)));
         static_cast<void>(InterruptGuard::WaitFor(std::min<std::chrono::milliseconds>(step.wait, kGcWaitStep)));
       }
       return step.what == GcStep::What::kDone;
@@ -103,12 +131,12 @@ Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
   if (!done.ok() && InterruptGuard::interrupted()) {
     const auto withdrawn = collector.Withdraw();
     return Error(done.error().code(), withdrawn.ok() && withdrawn.value()
-                                          ? "interrupted; nothing was removed"
-                                          : "interrupted; what was marked goes with the next gc");
+                                          ? "interrupted; nothing was deleted"
+                                          : "interrupted; the next gc deletes what is left of it");
   }
   if (!done.ok()) return done.error();
   if (options.global->json) {
-    ReportJson(options, collector);
+    ReportJson(options, opened.run, collector);
   } else {
     ReportText(options, collector);
   }
@@ -120,20 +148,21 @@ Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
 Command AddGc(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<GcCommandOptions>();
   options->global = tools.options.get();
-  CLI::App& sub = *app.add_subcommand("gc", "remove old deltas and anchors that nobody needs");
+  CLI::App& sub = *app.add_subcommand("gc", "delete old deltas and anchors that nobody needs");
   AddRun(sub, options->run, "the run");
   AddNumber(sub, "--keep-anchors", options->gc.policy.anchors,
-            "keep the newest so many anchors, and what leads from the oldest of them to the newest version (3 "
-            "unless given, at least 2)");
-  AddNumber(sub, "--keep-versions", options->gc.policy.versions, "keep so many of the newest versions reachable");
-  AddDuration(sub, "--min-age", options->gc.policy.minimum_age, "keep what is younger (24h unless given)");
+            "keep the newest N anchors and all deltas after the oldest of them (default: 3, minimum: 2)");
+  AddNumber(sub, "--keep-versions", options->gc.policy.versions,
+            "keep what leads to the newest N versions (default: what --keep-anchors keeps)");
+  AddDuration(sub, "--min-age", options->gc.policy.minimum_age, "keep what is younger than TIME (default: 24h)");
   AddDuration(sub, "--grace", options->gc.grace,
-              "wait so long between marking what goes and removing it (15m unless given)");
-  sub.add_flag("--dry-run", options->gc.dry_run, "only show what would go");
+              "wait TIME before deleting, for readers that keep no lease (default: 15m)");
+  sub.add_flag("--dry-run", options->gc.dry_run, "show what would be deleted, and delete nothing");
   AddStoreOptions(sub, *tools.options);
   sub.footer(
-      "What an active lease needs stays. Records are never removed. A gc that is cut off is taken up by the next one.\n"
-      "Times like 30s, 15m, 24h or 7d; all are compared by the store's own clock.\n"
+      "Keeps what an active lease needs, and all records. Shows how much each rule keeps.\n"
+      "If there is something to delete, gc first marks it in the bucket and waits for --grace. Interrupted before the\n"
+      "end of that time, it deletes nothing; later, the next gc continues. Times are compared by the store's clock.\n"
       "\n"
       "Examples:\n"
       "  weightwire gc /shared/runs/grpo-7b --dry-run\n"

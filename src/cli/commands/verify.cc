@@ -13,8 +13,8 @@
 #include "cli/commands/commands.h"
 #include "cli/global_options.h"
 #include "cli/interrupt.h"
-#include "cli/json.h"
 #include "cli/options.h"
+#include "cli/report_json.h"
 #include "cli/retry.h"
 #include "cli/run_access.h"
 #include "cli/terminal.h"
@@ -25,43 +25,41 @@ namespace {
 
 struct VerifyOptions {
   std::string run;
-  std::uint64_t from = 0;
+  Version since = 0;
   const GlobalOptions* global = nullptr;
 };
 
 void ReportJson(const VerifyOptions& options, const Run& run, const VerifyReport& report) {
-  JsonOutput json;
-  json["run"] = ToHex(run.id());
-  json["location"] = options.run;
-  json["from"] = options.from;
-  json["newest"] = *report.newest;
+  JsonOutput json = JsonOf(run);
+  json["since_version"] = options.since;
+  json["newest_version"] = *report.newest;
   json["records"] = report.records;
   json["parts"] = report.parts;
   json["anchors"] = report.anchors;
-  json["bytes"] = report.bytes;
-  json["states"] = report.states;
-  json["pruned"] = report.pruned;
+  json["read_bytes"] = report.bytes;
+  json["verified_versions"] = report.states;
+  json["removed_versions"] = report.pruned;
   json["damage"] = report.damage;
   PrintJson(json);
 }
 
 void ReportText(const VerifyOptions& options, const VerifyReport& report) {
-  fmt::print("{}: versions {} to {}\n", options.run, options.from, *report.newest);
+  fmt::print("{}: versions {} to {}\n", options.run, options.since, *report.newest);
   fmt::print("read      records {}, parts of deltas {}, anchors {}: {}\n", WithCommas(report.records),
              WithCommas(report.parts), WithCommas(report.anchors), HumanBytes(report.bytes));
-  fmt::print("replayed  {} versions, each to the digest of its record\n", WithCommas(report.states));
+  fmt::print("verified  {} versions, each against the digest in its record\n", WithCommas(report.states));
   if (report.pruned > 0) {
-    fmt::print("pruned    {} of which the deltas are not there\n",
+    fmt::print("removed   {} whose deltas gc has deleted\n",
                report.pruned == 1 ? "1 version" : WithCommas(report.pruned) + " versions");
   }
   for (const std::string& sentence : report.damage) fmt::print("damage    {}\n", sentence);
-  if (report.damage.empty()) fmt::print("Everything is as it should be.\n");
+  if (report.damage.empty()) fmt::print("No damage found.\n");
 }
 
 Status RunVerify(const VerifyOptions& options, const CommandTools& tools) {
   WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   WW_TRY(const OpenedRun opened, OpenRun(options.run, tools));
-  Verifier verifier(opened.run, options.from, *compute.kernels, *compute.pool);
+  Verifier verifier(opened.run, options.since, *compute.kernels, *compute.pool);
   const InterruptGuard interrupt;
   // It finds the newest version by itself, even if some records are damaged.
   WW_RETURN_IF_ERROR(RetryTransient(interrupt, options.global->RetryFor(), [&]() -> Result<bool> {
@@ -69,8 +67,8 @@ Status RunVerify(const VerifyOptions& options, const CommandTools& tools) {
     return verifier.report().newest.has_value();
   }));
   {
-    Progress progress("verifying " + options.run, *verifier.report().newest + 1 - options.from);
-    Version at = options.from;
+    Progress progress("verifying " + options.run, *verifier.report().newest + 1 - options.since);
+    Version at = options.since;
     WW_RETURN_IF_ERROR(RetryTransient(interrupt, options.global->RetryFor(), [&]() -> Result<bool> {
       WW_TRY(const bool done, verifier.Step());
       progress.Add(verifier.at() - std::min(at, verifier.at()));
@@ -96,7 +94,7 @@ Command AddVerify(CLI::App& app, const CommandTools& tools) {
   options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("verify", "read a whole run and recompute everything it promises");
   AddRun(sub, options->run, "the run");
-  AddNumber(sub, "--from", options->from, "only from this version on")->type_name("VERSION");
+  AddNumber(sub, "--since", options->since, "verify from VERSION on (default: 0)")->type_name("VERSION");
   AddStoreOptions(sub, *tools.options);
   sub.footer(
       "Every record is compared with the one before, every object is hashed, every delta is replayed; at each anchor\n"
