@@ -49,7 +49,7 @@ class LargeRun:
         self._rate = 2.5e-7
         self.sent = self._publisher.publish(0).result(WAIT_SECONDS)
         with ww.Follower(self.bucket, self.mirror) as follower:
-            follower.poll()
+            follower.poll().apply()
 
     def step(self) -> float:
         """Publishes a step; when publish() returned."""

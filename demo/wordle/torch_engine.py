@@ -33,7 +33,7 @@ class Engine:
     def __init__(self, mirror, run, threads):
         torch.set_num_threads(threads)
         self._model = transformers.AutoModelForCausalLM.from_pretrained(mirror, dtype=torch.bfloat16)
-        self._follower = ww.Follower(run, dict(self._model.state_dict()), name="torch", poll_seconds=POLL_SECONDS)
+        self._follower = ww.Follower(run, dict(self._model.state_dict()), name="torch", poll_interval=POLL_SECONDS)
         self._waiting = []
         self._changed = threading.Condition()
         self._staged = None
@@ -72,14 +72,15 @@ class Engine:
             try:
                 if self._pinned != pinned:
                     pinned = self._pinned
-                    self._follower.pin(pinned, back=pinned is not None)
+                    if pinned is None:
+                        self._follower.unpin()
+                    else:
+                        self._follower.pin(pinned)
                 update = self._follower.poll()
-                if pinned is not None:
-                    self._status.add_seen(self._follower.newest())
                 self._status.set_error(None)
             except ww.WeightwireError as error:
                 self._status.set_error(error)
-            self._status.set_follower(self._follower.stats)
+            self._status.set_follower(self._follower.status)
             self._status.update_lag()
             if update is None or self._pinned != pinned:
                 time.sleep(POLL_SECONDS)
@@ -94,16 +95,16 @@ class Engine:
         if update is not None:
             update.apply()
         applied = time.monotonic()
-        stats = self._follower.stats
-        self._status.set_held(stats.version, stats.step, stats.digest, None)
-        self._status.set_follower(stats)
+        status = self._follower.status
+        self._status.set_held(status.version, status.step, status.digest, None)
+        self._status.set_follower(status)
         self._status.update_lag()
         if update is not None:
             more = {"from_version": update.from_version, "bytes_received": update.bytes_fetched}
-            self._status.updated(stats.version, applied - start, **more)
-        self._follower.check()  # raises if the weights are not that version's
+            self._status.updated(status.version, applied - start, **more)
+        self._follower.verify()  # raises if the weights are not that version's
         elements = sum(tensor.numel() for tensor in self._model.state_dict().values())
-        self._status.verified(stats.version, elements, time.monotonic() - applied)
+        self._status.verified(status.version, elements, time.monotonic() - applied)
 
     def _generate_for_ever(self):
         while True:

@@ -10,6 +10,7 @@
 {'w': array([1., 1., 1.], dtype=float32)}
 """
 
+from weightwire._follower import Follower, FollowerStatus
 from weightwire._fp8 import Fp8
 from weightwire._mirror_lock import MirrorVersion, mirror_lock
 from weightwire._publisher import Publisher, PublisherStatus
@@ -30,7 +31,6 @@ from weightwire.errors import (
     WaitTimeoutError,
     WeightwireError,
 )
-from weightwire.follower import Follower, FollowerStats
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "CorruptError",
     "Follower",
     "FollowerInfo",
-    "FollowerStats",
+    "FollowerStatus",
     "Fp8",
     "InvalidArgumentError",
     "LocalIOError",

@@ -37,7 +37,7 @@ class Joiner {
     Follower follower(run, target_, id_, FollowerOptions(), {&clock_, compute_.kernels, compute_.pool.get()});
     const RequestCounts before = store_->Counts();
     WW_RETURN_IF_ERROR(FollowTo(follower, std::nullopt));
-    WW_RETURN_IF_ERROR(target_.Check());
+    WW_RETURN_IF_ERROR(target_.Verify());
     const RequestCounts counts = store_->Counts() - before;
     LateJoiner joiner;
     joiner.fetched_bytes = counts.object_bytes;

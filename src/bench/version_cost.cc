@@ -47,7 +47,7 @@ class VersionBench {
       WW_RETURN_IF_ERROR(Follow());
       progress.Add(1);
     }
-    WW_RETURN_IF_ERROR(mirror_->Check());
+    WW_RETURN_IF_ERROR(mirror_->Verify());
     runner_->Stop();
     return figures_;
   }

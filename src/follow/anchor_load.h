@@ -73,9 +73,20 @@ class AnchorLoad {
   // Returns true once all objects were loaded or skipped.
   [[nodiscard]] bool IsComplete() const;
 
-  // Makes the target hold the version. kCorrupt if its state is not the one in the record; then the target has not
-  // changed. REQUIRES: IsComplete(), no object was skipped.
-  Status Commit() { return load_->Commit(HeldOf(record_), *layout_); }
+  // Verifies what was loaded, without changing the target. kCorrupt if its state is not the one in the record.
+  // REQUIRES: IsComplete(), no object was skipped.
+  Status Prepare() { return load_->Prepare(HeldOf(record_), *layout_); }
+  // The bits loaded. REQUIRES: Prepare succeeded.
+  [[nodiscard]] Result<StateView> View() { return load_->View(); }
+  // As TargetLoad::Commit. REQUIRES: Prepare succeeded.
+  Status Commit(const std::shared_ptr<const StagedChange>& change, const Held& after) {
+    return load_->Commit(change, after);
+  }
+  // Prepares the load and makes the target hold its version.
+  Status Commit() {
+    WW_RETURN_IF_ERROR(Prepare());
+    return Commit(nullptr, HeldOf(record_));
+  }
 
   [[nodiscard]] const AnchorName& name() const { return anchor_.manifest.name; }
   [[nodiscard]] const KnownRecord& record() const { return record_; }

@@ -84,7 +84,7 @@ void Follower::Restart() {
 void Follower::SetHeld(KnownRecord record) {
   const Version version = record.record.version;
   held_record_ = std::move(record);
-  staged_.Clear();
+  foreign_write_.reset();
   lag_.SetHeld(version);
   // A path from here needs no earlier delta.
   unusable_.deltas.erase(unusable_.deltas.begin(), unusable_.deltas.upper_bound(version));
@@ -102,18 +102,34 @@ std::optional<Version> Follower::held_version() const {
   return held_record_.has_value() ? std::optional(held_record_->record.version) : std::nullopt;
 }
 
-Result<std::optional<KnownRecord>> Follower::FindNewestAllowed(std::optional<Version> known) const {
+Result<std::optional<KnownRecord>> Follower::FindNewestAllowed(std::optional<Version> known) {
   WW_TRY(auto newest, run_.FindNewest(known));
-  if (!newest.has_value() || !pin_.has_value() || newest->record.version <= *pin_) return newest;
-  return run_.ReadRecord(*pin_);
+  const std::optional<Version> last = LastAllowed();
+  if (!newest.has_value() || newest->record.version <= last.value_or(newest->record.version)) return newest;
+  lag_.AddSeen(newest->record.version);
+  return run_.ReadRecord(*last);
+}
+
+std::optional<Version> Follower::LastAllowed() const {
+  if (!pin_.has_value() || !limit_.has_value()) return pin_.has_value() ? pin_ : limit_;
+  return std::min(*pin_, *limit_);
+}
+
+Status Follower::LookBeyond() {
+  WW_TRY(const auto newest, run_.FindNewest(lag_.newest()));
+  if (newest.has_value()) lag_.AddSeen(newest->record.version);
+  return Ok();
 }
 
 Result<FollowerStep> Follower::FindNext() {
   const KnownRecord* last = Last();
-  if (last == nullptr || (go_back_ && held_version() > *pin_)) return FindGoal();
+  if (last == nullptr || (MustGoBack() && staged_.load() == nullptr)) return FindGoal();
   const Version version = last->record.version;
   lag_.AddSeen(version);
-  if (!IsBelowPin(version)) return NothingNewer();
+  if (!MayGoBeyond(version)) {
+    WW_RETURN_IF_ERROR(LookBeyond());
+    return NothingNewer();
+  }
   WW_TRY(auto next, run_.ReadRecord(version + 1));
   if (!next.has_value()) return NothingNewer();
   WW_RETURN_IF_ERROR(CheckFollows(*last, *next));
@@ -122,39 +138,57 @@ Result<FollowerStep> Follower::FindNext() {
   if (!is_planned) {
     // Usually it is the newest version. Otherwise an anchor may be cheaper than all the deltas.
     std::optional<KnownRecord> after;
-    if (IsBelowPin(version + 1)) {
+    if (MayGoBeyond(version + 1)) {
       WW_TRY(after, run_.ReadRecord(version + 2));
     }
+    goal_ = *next;
     if (after.has_value()) {
       WW_TRY(auto newest, FindNewestAllowed(version + 2));
-      if (!newest.has_value()) return Corrupt(fmt::format("the record of version {} is missing", *pin_));
-      return PlanFor(*std::move(newest));
+      if (!newest.has_value()) return Corrupt(fmt::format("the record of version {} is missing", *LastAllowed()));
+      // An anchor would skip versions.
+      if (!options_.every_version) return PlanFor(*std::move(newest));
+      lag_.AddSeen(newest->record.version);
+      goal_ = *std::move(newest);
     }
-    goal_ = *next;
   }
   const Avoid avoid = AvoidNow();
-  if (!next->record.delta.has_value() || !avoid.Allows(version, version + 1)) return PlanFor(KnownRecord(*goal_));
+  if (!next->record.delta.has_value() || !avoid.Allows(version, version + 1)) {
+    return PlanFor(options_.every_version ? *std::move(next) : KnownRecord(*goal_));
+  }
   deltas_.Push(*std::move(next));
-  if (is_planned) deltas_.ReadAhead(std::min(pin_.value_or(goal_->record.version), goal_->record.version), avoid);
+  if (is_planned) {
+    const Version newest = goal_->record.version;
+    deltas_.ReadAhead(std::min(LastAllowed().value_or(newest), newest), avoid);
+  }
   phase_ = NextPhase();
   return FollowerStep::kRecord;
 }
 
-// There is nothing to build on: the goal is the pinned version. Until that exists, it is the newest one.
+// There is nothing to build on: the goal is the last version allowed. Until that exists, it is the newest one.
 Result<FollowerStep> Follower::FindGoal() {
   std::optional<KnownRecord> goal;
-  if (pin_.has_value()) {
-    WW_TRY(goal, run_.ReadRecord(*pin_));
+  if (const std::optional<Version> last = LastAllowed(); last.has_value()) {
+    WW_TRY(goal, run_.ReadRecord(*last));
+    if (!goal.has_value() && MustGoBack()) {
+      return Error(ErrorCode::kNotFound, fmt::format("cannot go back to version {}: the run at {} has no record of it",
+                                                     *last, run_.store().Name()));
+    }
   }
-  if (!goal.has_value() && !go_back_) {
+  if (!goal.has_value()) {
     WW_TRY(goal, FindNewestAllowed(std::nullopt));
   }
   return goal.has_value() ? PlanFor(*std::move(goal)) : NothingNewer();
 }
 
 FollowerStep Follower::NothingNewer() {
-  phase_ = options_.apply_at_once && !staged_.empty() ? Phase::kApply : Phase::kMaintain;
+  phase_ = IsApplyDue() ? Phase::kApply : Phase::kMaintain;
   return FollowerStep::kNothingNewer;
+}
+
+bool Follower::IsApplyDue() const {
+  if (!options_.apply_at_once || staged_.empty()) return false;
+  if (options_.max_lag == 0 || !held_record_.has_value() || IsTooFarAhead()) return true;
+  return lag_.versions() > options_.max_lag || !MayGoBeyond(staged_.last().record.version);
 }
 
 FollowerStep Follower::PlanFor(KnownRecord goal) {
@@ -166,7 +200,7 @@ FollowerStep Follower::PlanFor(KnownRecord goal) {
 
 Result<FollowerStep> Follower::Plan() {
   // Staged versions cost no more bytes, so they count as held.
-  const KnownRecord* last = has_foreign_writes_ ? nullptr : Last();
+  const KnownRecord* last = Last();
   std::optional<DeltaStart> held;
   if (last != nullptr && last->record.version <= goal_->record.version) {
     held = DeltaStart{last->record.version, last->record.delta_bytes};
@@ -174,12 +208,18 @@ Result<FollowerStep> Follower::Plan() {
   anchor_.reset();
   auto plan = PlanFetch(run_, goal_->record, held, AvoidNow());
   if (!plan.ok()) {
+    const bool is_next = last != nullptr && goal_->record.version == last->record.version + 1;
+    if (options_.every_version && is_next && !IsRetryable(plan.error())) {
+      // That version cannot be had any longer, but the newest may be.
+      WW_TRY(auto newest, FindNewestAllowed(goal_->record.version));
+      if (newest.has_value() && newest->record.version > goal_->record.version) return PlanFor(*std::move(newest));
+    }
     // Next time everything is examined again: a newer version may have an anchor, or the store may have recovered.
     phase_ = Phase::kFindNext;
     goal_.reset();
     unusable_ = {};
-    const std::optional<Error> because = unusable_because_;
-    if (!has_foreign_writes_) unusable_because_.reset();
+    const std::optional<Error> because = foreign_write_.has_value() ? foreign_write_ : unusable_because_;
+    unusable_because_.reset();
     if (plan.error().code() != ErrorCode::kNotFound || !because.has_value()) return plan.error();
     const bool is_damage = because->code() != ErrorCode::kNotFound;
     return Error(is_damage ? ErrorCode::kCorrupt : ErrorCode::kNotFound,
@@ -214,6 +254,7 @@ Avoid Follower::AvoidNow() const {
 
 Result<FollowerStep> Follower::RenewLease() {
   LeaseNeeds needs{.holds = held_version()};
+  if (staged_.load() != nullptr) needs.loaded = staged_.load()->record().record.version;
   if (anchor_.has_value()) needs.anchor = anchor_->manifest.name;
   WW_RETURN_IF_ERROR(lease_.Renew(needs));
   if (phase_ == Phase::kLeaseFirst) phase_ = Phase::kPlan;
@@ -236,6 +277,7 @@ Result<FollowerStep> Follower::BeginLoad() {
         Corrupt(fmt::format("the anchor of version {} is not what its record says", manifest.name.version)));
   }
   WW_TRY(Layout layout, run_.ReadLayout(manifest.layout));
+  if (staged_.load() != nullptr) staged_.Clear();  // a target has one load at a time
   WW_TRY(load_, AnchorLoad::Begin(run_, *anchor_, *std::move(record), std::make_shared<const Layout>(std::move(layout)),
                                   target_, *tools_.pool));
   staged_.Clear();
@@ -244,7 +286,7 @@ Result<FollowerStep> Follower::BeginLoad() {
 }
 
 Result<FollowerStep> Follower::Load() {
-  if (load_->IsComplete()) return CommitLoad();
+  if (load_->IsComplete()) return FinishLoad();
   WW_TRY(const LoadedPiece piece, load_->LoadPiece());
   counters_.bytes_fetched += piece.bytes;
   if (piece.completes_object) failed_attempts_ = 0;
@@ -252,16 +294,22 @@ Result<FollowerStep> Follower::Load() {
   return FollowerStep::kLoad;
 }
 
-Result<FollowerStep> Follower::CommitLoad() {
-  const Status committed = load_->Commit();
-  if (!committed.ok()) {
-    if (committed.error().code() != ErrorCode::kCorrupt) return committed.error();
-    return AvoidAnchor(committed.error());
+Result<FollowerStep> Follower::FinishLoad() {
+  // On the way back, the target skips the version of the anchor.
+  const bool is_staged = !options_.apply_at_once || MustGoBack() || (options_.max_lag != 0 && held_record_.has_value());
+  const Status done = is_staged ? load_->Prepare() : load_->Commit();
+  if (!done.ok()) {
+    if (done.error().code() != ErrorCode::kCorrupt) return done.error();
+    return AvoidAnchor(done.error());
+  }
+  anchor_.reset();
+  if (is_staged) {
+    staged_.BeginWith(std::move(load_));
+    phase_ = NextPhase();
+    return FollowerStep::kStage;
   }
   SetHeld(load_->record());
-  has_foreign_writes_ = false;
   load_ = nullptr;
-  anchor_.reset();
   ++counters_.anchors_loaded;
   phase_ = NextPhase();
   return FollowerStep::kApply;
@@ -327,39 +375,28 @@ Result<FollowerStep> Follower::Stage() {
     // A path around a delta in a newer format would hide from the operator that weightwire must be updated.
     if (IsRetryable(error) || error.code() == ErrorCode::kUnsupported) return error;
     // The bytes are those that the record names. So either the delta was made wrong, or the target has changed.
-    WW_TRY(const std::optional<Error> foreign_write, FindForeignWrite());
-    if (!foreign_write.has_value()) {
-      return AvoidDelta(version, error.In(fmt::format("the delta of version {}", version)));
-    }
-    has_foreign_writes_ = true;
-    staged_.Clear();
-    unusable_because_ = foreign_write;
-    return PlanAgain(*foreign_write);
+    const Status verified = staged_.load() == nullptr ? target_.Verify() : Ok();
+    if (verified.ok()) return AvoidDelta(version, error.In(fmt::format("the delta of version {}", version)));
+    if (target_.held().has_value()) return verified.error();
+    Restart();
+    foreign_write_ = verified.error();
+    ++counters_.detours;
+    return FollowerStep::kDetour;
   }
   staged_.Push(deltas_.Pop(), std::move(change).value());
   phase_ = NextPhase();
   return FollowerStep::kStage;
 }
 
-Result<std::optional<Error>> Follower::FindForeignWrite() {
-  WW_TRY(const StateView view, target_.View());
-  std::vector<std::span<const std::uint8_t>> tensors;
-  for (std::size_t i = 0; i < view.layout().size(); ++i) tensors.push_back(view.InPlace(i));
-  if (DigestTensors(tensors, *tools_.kernels, *tools_.pool) == view.digests()) return std::optional<Error>();
-  return std::optional(Error(ErrorCode::kMismatch,
-                             fmt::format("the target does not hold version {} any more: something else has written to "
-                                         "it",
-                                         held_record_->record.version)));
-}
-
 bool Follower::IsTooFarAhead() const {
   if (staged_.empty()) return false;
-  return staged_.last().record.delta_bytes - held_record_->record.delta_bytes > options_.ahead_bytes;
+  const KnownRecord& first = staged_.load() != nullptr ? staged_.load()->record() : *held_record_;
+  return staged_.last().record.delta_bytes - first.record.delta_bytes > options_.ahead_bytes;
 }
 
 Follower::Phase Follower::NextPhase() const {
-  if (IsTooFarAhead()) return options_.apply_at_once ? Phase::kApply : Phase::kMaintain;
-  if (options_.apply_at_once && options_.every_version && !staged_.empty()) return Phase::kApply;
+  const bool is_full = IsTooFarAhead() || (options_.every_version && !staged_.empty() && !MustGoBack());
+  if (is_full) return IsApplyDue() ? Phase::kApply : Phase::kMaintain;
   if (deltas_.empty()) return Phase::kFindNext;
   return deltas_.IsFetched() ? Phase::kStage : Phase::kFetch;
 }
@@ -373,42 +410,75 @@ Result<FollowerStep> Follower::ApplyStaged() {
 }
 
 Result<FollowerStep> Follower::Maintain() {
-  phase_ = NextPhase();
+  const Phase next = NextPhase();
+  // It waits for Apply, and no other phase looks for versions.
+  if (next == Phase::kMaintain) WW_RETURN_IF_ERROR(LookBeyond());
+  phase_ = next == Phase::kMaintain && IsApplyDue() ? Phase::kApply : next;
   WW_TRY(const bool has_worked, target_.RunMaintenance());
   return has_worked ? FollowerStep::kMaintenance : FollowerStep::kUpToDate;
 }
 
 Status Follower::Apply() {
   WW_CHECK(HasStaged());
-  KnownRecord record = staged_.last();
-  WW_RETURN_IF_ERROR(target_.Apply(staged_.Combined(), HeldOf(record)));
+  const bool has_load = staged_.load() != nullptr;
+  std::optional<KnownRecord> loaded;
+  if (has_load) loaded = staged_.load()->record();
+  if (const Status written = staged_.WriteToTarget(); !written.ok()) {
+    if (has_load && staged_.load() == nullptr) {
+      ++counters_.anchors_loaded;
+      SetHeld(*std::move(loaded));
+    } else if (has_load && staged_.count() != 0 && written.error().code() == ErrorCode::kIo) {
+      Restart();  // the changes may be in the load already
+    }
+    return written;
+  }
+  if (has_load) ++counters_.anchors_loaded;
   counters_.versions_applied += staged_.count();
+  KnownRecord record = staged_.last();
+  staged_.Clear();
   SetHeld(std::move(record));
   if (phase_ == Phase::kMaintain) phase_ = NextPhase();  // it waited for this
   return Ok();
 }
 
+Status Follower::Verify() {
+  const Status verified = target_.Verify();
+  if (!verified.ok() && !target_.held().has_value()) Restart();
+  return verified;
+}
+
 Status Follower::Undo() {
   WW_RETURN_IF_ERROR(target_.Undo());
-  Pin(target_.held()->version);
+  pin_ = target_.held()->version;
   // The next step reads the record of that version. Undo succeeds even if that will fail.
   Restart();
   moved_by_recovery_ = false;  // the caller knows
   return Ok();
 }
 
-void Follower::Pin(std::optional<Version> at, bool back) {
-  pin_ = at;
-  go_back_ = back && at.has_value();
+void Follower::SetLimits(std::optional<Version> pin, std::optional<Version> limit) {
+  if (pin_ == pin && limit_ == limit) return;
+  pin_ = pin;
+  limit_ = limit;
   deltas_.Clear();
   failed_attempts_ = 0;
-  if (at.has_value()) staged_.DropAfter(*at);
-  const bool exceeds_pin = goal_.has_value() && at.has_value() && goal_->record.version > *at;
-  if (exceeds_pin) DropPlan();
+  if (!staged_.empty()) {
+    // A load may lead back to an earlier pin.
+    const bool is_stale = staged_.load() == nullptr ? MustGoBack() : !IsWanted(staged_.load()->record().record.version);
+    if (is_stale) staged_.Clear();
+    if (const std::optional<Version> last = LastAllowed(); last.has_value()) staged_.DropAfter(*last);
+  }
+  const bool is_unwanted = goal_.has_value() && !IsWanted(goal_->record.version);
+  if (is_unwanted) DropPlan();
   const bool is_by_anchor =
       phase_ == Phase::kPlan || phase_ == Phase::kLeaseFirst || phase_ == Phase::kBeginLoad || phase_ == Phase::kLoad;
-  if (phase_ == Phase::kStart || (is_by_anchor && !exceeds_pin)) return;
+  if (phase_ == Phase::kStart || (is_by_anchor && !is_unwanted)) return;
   phase_ = Phase::kFindNext;
+}
+
+bool Follower::IsWanted(Version goal) const {
+  if (MayGoBeyond(goal)) return !MustGoBack() && goal >= held_version().value_or(0);
+  return goal == LastAllowed();
 }
 
 // --- status ---
@@ -419,8 +489,10 @@ FollowerStatus Follower::status() const {
     status.held = held->version;
     status.held_step = held->step;
   }
-  status.staged = staged_.empty() ? status.held : std::optional(staged_.last().record.version);
+  if (!staged_.empty()) status.staged = staged_.last().record.version;
+  status.pinned = pin_;
   status.newest = lag_.newest();
+  if (status.held.has_value() && status.newest > status.held) status.lag = *status.newest - *status.held;
   status.behind = lag_.behind();
   status.has_lease = lease_.IsAlive();
   if (lease_.error().has_value()) status.lease_error = lease_.error()->message();
@@ -429,10 +501,8 @@ FollowerStatus Follower::status() const {
   } else if (!deltas_.empty()) {
     status.waits_for = fmt::format("the delta of version {}", deltas_.first().record.version);
   } else if (!staged_.empty() && !options_.apply_at_once) {
-    status.waits_for = "being told to apply";
-  } else if (status.held.has_value() && !IsBelowPin(*status.held)) {
-    status.waits_for = fmt::format("nothing: it is pinned to version {}", *status.held);
-  } else {
+    status.waits_for = "the caller, who applies the update";
+  } else if (!status.held.has_value() || MayGoBeyond(*status.held)) {
     status.waits_for = status.held.has_value() ? fmt::format("version {}", *status.held + 1) : "the first version";
   }
   return status;

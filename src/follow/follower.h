@@ -2,7 +2,8 @@
 //
 // Everything is fetched, verified and staged before the target is touched. Several versions are staged over each other
 // and applied as one change. If an anchor costs fewer bytes than the deltas, or a delta is missing or damaged, the
-// follower loads an anchor instead. The target shows the version it holds until the anchor is complete.
+// follower loads an anchor instead, beside what the target holds. If only the caller applies, a complete anchor is
+// staged too, and deltas are staged over it: no step changes the target then.
 //
 // It is a state machine: Step performs the work of one Phase (see below) and returns what it did. It never waits, and
 // knows no clock but the given one. The caller decides when to step again (runner/follow_loop.h), and a simulator can
@@ -48,7 +49,10 @@ struct FollowerOptions {
   std::uint64_t lease_seconds = kDefaultLeaseSeconds;
   // Apply what is staged as soon as there is no newer version to stage over it. Otherwise only the caller applies.
   bool apply_at_once = true;
-  // Apply each version on its own, instead of several in one change.
+  // With apply_at_once: apply only once the target is more than this many versions behind. Does not delay the first
+  // load, nor the version of a pin or a limit.
+  std::uint64_t max_lag = 0;
+  // Apply each version on its own, instead of several in one change. Skips only versions whose deltas are gone.
   bool every_version = false;
   // Stage further versions while their deltas have at most this many bytes. At least one version is always staged.
   std::uint64_t ahead_bytes = kMaxStagedAheadBytes;
@@ -71,7 +75,7 @@ enum class FollowerStep : std::uint8_t {
   kStarted,       // read the record of the version that the target holds, if it holds one
   kLease,         // wrote the lease and read gc's marks, or failed to in a way that stops nothing
   kRecord,        // found newer versions
-  kNothingNewer,  // looked for a newer version: there is none, or the pin excludes it
+  kNothingNewer,  // looked for a newer version: there is none, or the pin or the limit excludes it
   kPlan,          // planned the path to the goal, or began to load the anchor that it starts with
   kFetch,         // fetched parts of deltas, or one that was damaged and will be fetched again
   kLoad,          // the same for a piece of an anchor
@@ -84,13 +88,15 @@ enum class FollowerStep : std::uint8_t {
 struct FollowerStatus {
   std::optional<Version> held;  // by the target
   std::optional<std::uint64_t> held_step;
-  std::optional<Version> staged;  // the last version staged, or the one held
+  std::optional<Version> staged;  // the last version staged; none if nothing is
+  std::optional<Version> pinned;
   std::optional<Version> newest;  // the newest version seen
+  std::uint64_t lag = 0;          // the number of versions after the one held
   // How long the oldest version after the one held has been known; zero if there is none.
   std::chrono::nanoseconds behind{0};
   bool has_lease = false;
   std::string lease_error;  // why the lease cannot be written; empty if it can
-  std::string waits_for;    // human-readable
+  std::string waits_for;    // human-readable; empty if nothing, because of the pin or the limit
   std::uint64_t bytes_fetched = 0;
   std::uint64_t versions_applied = 0;
   std::uint64_t anchors_loaded = 0;
@@ -108,17 +114,30 @@ class Follower {
   // as base/failure_policy.h says.
   Result<FollowerStep> Step();
 
-  // Follows up to version `at` only, or, without a value, up to the newest version. A target that holds a later version
-  // stays there, unless `back` is set: then it returns to exactly `at`.
-  void Pin(std::optional<Version> at, bool back = false);
+  // Holds exactly version `at`: goes forward or back to it and stays. While the run has no such version, follows up to
+  // the newest one before it.
+  void Pin(Version at) { SetLimits(at, limit_); }
+  // Follows the newest version again.
+  void Unpin() { SetLimits(std::nullopt, limit_); }
+  // Goes no further than version `last`, or, without a value, as far as there are versions. Never goes back: a target
+  // that holds a later version stays there.
+  void LimitTo(std::optional<Version> last) { SetLimits(pin_, last); }
 
-  // Everything staged over the version held, as one change. REQUIRES for this and Apply: HasStaged().
+  // REQUIRES for the next four: HasStaged().
   [[nodiscard]] bool HasStaged() const { return !staged_.empty(); }
-  [[nodiscard]] std::shared_ptr<const StagedChange> Staged() const { return staged_.Combined(); }
-  // Writes it to the target.
+  // Everything staged over the version held, as one change; nullptr if it includes the load of an anchor.
+  [[nodiscard]] std::shared_ptr<const StagedChange> Staged() const {
+    return staged_.load() == nullptr ? staged_.Combined() : nullptr;
+  }
+  [[nodiscard]] const KnownRecord& staged_record() const { return staged_.last(); }
+  // Writes everything staged to the target. After an error the target may hold the version of an anchor that was
+  // staged; then only the changes after it are still staged.
   Status Apply();
   // Undoes the last Apply, drops what is staged, and pins the follower to the version that the target holds then.
   Status Undo();
+  // Digests the whole target. kCorrupt: something else has written to it, and the target holds no version any longer,
+  // so that the next steps load one.
+  Status Verify();
 
   [[nodiscard]] const Run& run() const { return run_; }
   [[nodiscard]] FollowerStatus status() const;
@@ -152,7 +171,7 @@ class Follower {
   Result<FollowerStep> Plan();
   Result<FollowerStep> BeginLoad();
   Result<FollowerStep> Load();
-  Result<FollowerStep> CommitLoad();
+  Result<FollowerStep> FinishLoad();
   Result<FollowerStep> Fetch();
   Result<FollowerStep> Stage();
   Result<FollowerStep> ApplyStaged();
@@ -162,6 +181,7 @@ class Follower {
   // --- transitions
   // Starts again from what the target holds now.
   void Restart();
+  void SetLimits(std::optional<Version> pin, std::optional<Version> limit);
   FollowerStep NothingNewer();
   FollowerStep PlanFor(KnownRecord goal);
   // The phase after a version was staged or applied.
@@ -172,21 +192,28 @@ class Follower {
   FollowerStep PlanAgain(const Error& why);
   void DropPlan();
   void SetHeld(KnownRecord record);
+  // Learns of newer versions that may not be staged now.
+  Status LookBeyond();
 
   // The last version staged or held; nullptr if there is none.
   [[nodiscard]] const KnownRecord* Last() const;
   [[nodiscard]] std::optional<Version> held_version() const;
-  [[nodiscard]] bool IsBelowPin(Version version) const { return !pin_.has_value() || version < *pin_; }
-  // The newest version that the pin allows, given that `known` exists.
-  [[nodiscard]] Result<std::optional<KnownRecord>> FindNewestAllowed(std::optional<Version> known) const;
+  // The last version that the pin and the limit allow.
+  [[nodiscard]] std::optional<Version> LastAllowed() const;
+  [[nodiscard]] bool MayGoBeyond(Version version) const { return version < LastAllowed().value_or(version + 1); }
+  // True if the pin is older than what the target holds, so that nothing can be built on that.
+  [[nodiscard]] bool MustGoBack() const { return pin_.has_value() && held_version() > *pin_; }
+  // True if a plan that leads to `goal` still leads to where the pin and the limit allow.
+  [[nodiscard]] bool IsWanted(Version goal) const;
+  // True if what is staged is to be applied without a call of Apply.
+  [[nodiscard]] bool IsApplyDue() const;
+  // The newest version that the pin and the limit allow, given that `known` exists.
+  [[nodiscard]] Result<std::optional<KnownRecord>> FindNewestAllowed(std::optional<Version> known);
   // Counts a failed attempt at the object that is being fetched. Returns false if fetching it again is useless.
   bool MayFetchAgain(const Error& lost);
   [[nodiscard]] bool IsTooFarAhead() const;
   // Deltas and anchors that must not be used: they are unusable, or gc has marked them.
   [[nodiscard]] Avoid AvoidNow() const;
-  // Digests the target in full. Returns an error value if something else has written to it.
-  Result<std::optional<Error>> FindForeignWrite();
-
   const Run run_;
   Target& target_;
   const FollowerOptions options_;
@@ -195,9 +222,9 @@ class Follower {
 
   Phase phase_ = Phase::kStart;
   std::optional<Version> pin_;
-  bool go_back_ = false;                    // to pin_, if the target holds a later version
+  std::optional<Version> limit_;
   bool moved_by_recovery_ = false;          // Recover brought the target to another version; kApply is not returned yet
-  bool has_foreign_writes_ = false;         // the target differs from the version it held; only an anchor helps
+  std::optional<Error> foreign_write_;      // something else has written to the target; none once it holds a version
   std::optional<KnownRecord> held_record_;  // of the version that the target holds; none before kStart is over
 
   // The plan.

@@ -27,7 +27,8 @@ bool LeaseKeeper::IsDue(std::optional<Version> holds) const {
   if (!written_at_.has_value()) return true;
   const auto age = now - *written_at_;
   const bool is_news = holds.has_value() && holds != holds_;
-  return age >= lifetime_ / kRenewalsPerLease || (is_news && age >= kLeaseNewsAfter);
+  const bool is_first = is_news && !holds_.has_value();  // operators wait to see it
+  return age >= lifetime_ / kRenewalsPerLease || is_first || (is_news && age >= kLeaseNewsAfter);
 }
 
 bool LeaseKeeper::NeedsTooLittle(std::optional<Version> holds) const {
@@ -47,9 +48,11 @@ Lease LeaseKeeper::LeaseFor(const LeaseNeeds& needs) const {
   lease.holds = needs.holds;
   lease.needs_from = needs.holds;
   lease.needs_anchor = needs.anchor;
-  if (needs.anchor.has_value()) {
-    lease.needs_from = std::min(needs.holds.value_or(needs.anchor->version), needs.anchor->version);
-  }
+  const auto need_from = [&](Version version) {
+    lease.needs_from = std::min(lease.needs_from.value_or(version), version);
+  };
+  if (needs.anchor.has_value()) need_from(needs.anchor->version);
+  if (needs.loaded.has_value()) need_from(*needs.loaded);
   return lease;
 }
 

@@ -33,6 +33,7 @@ struct LeaseOptions {
 struct LeaseNeeds {
   std::optional<Version> holds{};      // the version that the target holds, and every delta after it
   std::optional<AnchorName> anchor{};  // an anchor to load, and every delta after it
+  std::optional<Version> loaded{};     // a version loaded but not held yet: every delta after it
 };
 
 class LeaseKeeper {
@@ -40,8 +41,9 @@ class LeaseKeeper {
   // `id` names the lease. `clock` must outlive the keeper.
   LeaseKeeper(Run run, const Id& id, LeaseOptions options, const Clock& clock);
 
-  // Returns true if the lease must be written now: there is none, it is old, it names another version than `holds` for
-  // a while, the target went back to `holds`, or the pause after a failed write is over.
+  // Returns true if the lease must be written now: there is none, it is old, it names no version while `holds` is one,
+  // it names another version than `holds` for a while, the target went back to `holds`, or the pause after a failed
+  // write is over.
   [[nodiscard]] bool IsDue(std::optional<Version> holds) const;
   // Returns true while the lease that was written last has not expired. Counts from before the write was sent.
   [[nodiscard]] bool IsAlive() const;

@@ -20,7 +20,7 @@ Status StepUntilUpToDate(Follower& follower, const AfterStep& after_step) {
 }
 
 Status FollowTo(Follower& follower, std::optional<Version> version, const AfterStep& after_step) {
-  if (version.has_value()) follower.Pin(version, /*back=*/true);
+  if (version.has_value()) follower.Pin(*version);
   WW_RETURN_IF_ERROR(StepUntilUpToDate(follower, after_step));
   const std::optional<Version> held = follower.status().held;
   if (held.has_value() && held == version.value_or(*held)) return Ok();

@@ -52,23 +52,30 @@ std::uint64_t StagedVersions::count() const {
 }
 
 std::shared_ptr<const StagedChange> StagedVersions::Combined() const {
-  WW_CHECK(!empty());
+  if (entries_.empty() || combined_ != nullptr) return combined_;
   std::vector<std::shared_ptr<const StagedChange>> changes;
   changes.reserve(entries_.size());
   for (const Entry& entry : entries_) changes.push_back(entry.change);
-  return FoldAll(changes);
+  combined_ = FoldAll(changes);
+  return combined_;
 }
 
 Result<const StateView*> StagedVersions::View() {
   if (!view_.has_value()) {
-    WW_TRY(StateView view, target_.View());
+    WW_TRY(StateView view, load_ != nullptr ? load_->View() : target_.View());
     for (const Entry& entry : entries_) view = std::move(view).After(entry.change);
     view_ = std::move(view);
   }
   return &*view_;
 }
 
+void StagedVersions::BeginWith(std::unique_ptr<AnchorLoad> load) {
+  Clear();
+  load_ = std::move(load);
+}
+
 void StagedVersions::Push(KnownRecord record, std::shared_ptr<const StagedChange> change) {
+  combined_ = nullptr;
   if (view_.has_value()) view_ = std::move(*view_).After(change);
   entries_.push_back({std::move(record), std::move(change)});
   Fold();
@@ -92,13 +99,29 @@ void StagedVersions::Fold() {
 }
 
 void StagedVersions::DropAfter(Version version) {
+  if (load_ != nullptr && load_->record().record.version > version) return Clear();
   view_.reset();
+  combined_ = nullptr;
   while (!entries_.empty() && last().record.version > version) entries_.pop_back();
 }
 
 void StagedVersions::Clear() {
   view_.reset();
+  combined_ = nullptr;
   entries_.clear();
+  load_ = nullptr;
+}
+
+Status StagedVersions::WriteToTarget() {
+  WW_CHECK(!empty());
+  const Held after = HeldOf(last());
+  if (load_ == nullptr) return target_.Apply(Combined(), after);
+  const Status committed = load_->Commit(Combined(), after);
+  if (!committed.ok() && target_.held() == HeldOf(load_->record())) {
+    view_.reset();
+    load_ = nullptr;
+  }
+  return committed;
 }
 
 }  // namespace weightwire

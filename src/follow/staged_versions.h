@@ -1,4 +1,5 @@
-// The versions that are decoded and verified, but not yet in the target: a stack of changes over what the target holds.
+// The versions that are verified, but not yet in the target: a stack of changes over what the target holds, or over a
+// loaded anchor that the target does not hold yet.
 //
 // There may be thousands of them. Every tile that is decoded next is looked up in each change, so the stack folds its
 // last changes into one whenever there are kFoldAt of about the same number of versions. Each version is folded a few
@@ -18,6 +19,7 @@
 #include "codec/decode/staged_change.h"
 #include "codec/decode/state_view.h"
 #include "codec/kernels/kernels.h"
+#include "follow/anchor_load.h"
 #include "follow/targets/target.h"
 #include "log/record.h"
 
@@ -37,22 +39,30 @@ class StagedVersions {
   // `target` must outlive the stack.
   explicit StagedVersions(Target& target) : target_(target) {}
 
-  [[nodiscard]] bool empty() const { return entries_.empty(); }
-  // The number of versions.
+  [[nodiscard]] bool empty() const { return load_ == nullptr && entries_.empty(); }
+  // The number of changes, without the load.
   [[nodiscard]] std::uint64_t count() const;
   // The record of the last version. REQUIRES: !empty().
-  [[nodiscard]] const KnownRecord& last() const { return entries_.back().record; }
-  // Everything as one change. REQUIRES: !empty().
+  [[nodiscard]] const KnownRecord& last() const { return entries_.empty() ? load_->record() : entries_.back().record; }
+  // The load that everything else is staged over; nullptr if that is what the target holds.
+  [[nodiscard]] const AnchorLoad* load() const { return load_.get(); }
+  // All changes as one; nullptr if there are none. Folds them once.
   [[nodiscard]] std::shared_ptr<const StagedChange> Combined() const;
 
-  // The target's state with everything staged applied. Valid until the next call that is not const, and until the
-  // target is written to. REQUIRES: the target holds a version.
+  // The state after everything staged. Valid until the next call that is not const, and until the target is written
+  // to. REQUIRES: there is a load, or the target holds a version.
   Result<const StateView*> View();
+  // Replaces everything staged by a load. REQUIRES: it is prepared.
+  void BeginWith(std::unique_ptr<AnchorLoad> load);
   // REQUIRES: `change` begins at the state that View() shows.
   void Push(KnownRecord record, std::shared_ptr<const StagedChange> change);
   // Drops all versions after `version`, and earlier ones that are folded with them.
   void DropAfter(Version version);
   void Clear();
+
+  // Makes the target hold the last version. After an error everything is still staged; or only the changes, if the
+  // target holds the loaded version. The caller clears. REQUIRES: !empty().
+  Status WriteToTarget();
 
  private:
   // One version, or several that are folded into one change.
@@ -65,8 +75,10 @@ class StagedVersions {
   void Fold();
 
   Target& target_;
+  std::unique_ptr<AnchorLoad> load_;
   std::vector<Entry> entries_;
-  std::optional<StateView> view_;  // made when it is needed
+  std::optional<StateView> view_;                         // made when it is needed
+  mutable std::shared_ptr<const StagedChange> combined_;  // the same; nullptr after every change
 };
 
 }  // namespace weightwire

@@ -242,7 +242,7 @@ bool Verifier::CheckNamed(const Record& record, const KnownAnchor& anchor) {
 }
 
 void Verifier::CheckReplayed() {
-  const Status check = replayed_->Check();
+  const Status check = replayed_->Verify();
   if (check.ok()) return;
   Damaged(fmt::format("version {}, replayed: {}", version_, check.error().message()));
   replayed_ = nullptr;

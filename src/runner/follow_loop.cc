@@ -77,7 +77,7 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
   bool has_been_up_to_date = false;
   Outage outage;
   // The follower goes no further, so that it has nothing to do there and the target syncs the version.
-  if (options.until.has_value()) follower.Pin(options.until);
+  follower.LimitTo(options.until);
   const auto reached = [&] {
     const auto held = follower.status().held;
     return options.until.has_value() && held.has_value() && *held >= *options.until;

@@ -14,6 +14,7 @@
 #include "follow/mirror/mirror_state.h"
 #include "log/find_version.h"
 #include "log/limits.h"
+#include "store/store_url.h"
 #include "store/transfer.h"
 
 namespace weightwire {
@@ -76,6 +77,26 @@ Status AdoptByDigest(const Run& run, Mirror& mirror) {
 
 Status AdoptByDigest(const Run& run, ArrayTarget& arrays) {
   return Adopt(run, arrays, [](const Error&) { return false; });
+}
+
+Status CheckApart(std::string_view run, const FileSystem::Path& directory) {
+  const auto url = ParseStoreUrl(run);
+  if (!url.ok() || url.value().kind != StoreUrl::Kind::kFile) return Ok();
+  std::error_code failed;
+  const auto real_run = std::filesystem::weakly_canonical(std::filesystem::absolute(url.value().path), failed);
+  if (failed) return Ok();
+  const auto real_mirror = std::filesystem::weakly_canonical(std::filesystem::absolute(directory), failed);
+  if (failed) return Ok();
+  const auto contains = [](const std::filesystem::path& outer, const std::filesystem::path& inner) {
+    const std::string relative = inner.lexically_relative(outer).generic_string();
+    return !relative.empty() && relative != ".." && !relative.starts_with("../");
+  };
+  if (!contains(real_run, real_mirror) && !contains(real_mirror, real_run)) return Ok();
+  return Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("cannot keep the mirror {} of the run at {}: one of these directories is in the other; choose "
+                  "a directory of its own for the mirror",
+                  directory.string(), run));
 }
 
 Result<std::unique_ptr<Follower>> MakeMirrorFollower(const Run& run, Mirror& mirror, const FileSystem::Path& directory,

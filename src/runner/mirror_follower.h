@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "base/filesystem.h"
 #include "base/random.h"
@@ -20,6 +21,10 @@ namespace weightwire {
 // Arrays of another layout are an error, because nothing can be loaded over them.
 Status AdoptByDigest(const Run& run, Mirror& mirror);
 Status AdoptByDigest(const Run& run, ArrayTarget& arrays);
+
+// Refuses a mirror inside the directory of its own run, or a run inside the directory of its mirror: `run` is as
+// users write it.
+Status CheckApart(std::string_view run, const FileSystem::Path& directory);
 
 // Makes the follower that keeps the open mirror in `directory`. Its id is made once and kept beside the mirror's state,
 // so that the lease stays the same over restarts. Without a name it is called "host:directory". Fetches with several

@@ -121,7 +121,7 @@ class TrainedRun:
 
     def make_mirror(self):
         with ww.Follower(self.bucket, self.mirror) as follower:
-            follower.poll()
+            follower.poll().apply()
         return self.mirror
 
     def close(self):

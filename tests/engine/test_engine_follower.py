@@ -44,7 +44,7 @@ def run(tmp_path):
     run.publish = publish
     run.publish()
     with ww.Follower(run.bucket, run.mirror) as follower:
-        follower.poll()
+        follower.poll().apply()
     yield run
     publisher.close()
 

@@ -57,7 +57,7 @@ class Training:
         self._folder = folder
         self.publish(0.0)
         with ww.Follower(self.bucket, self.mirror) as follower:
-            follower.poll()
+            follower.poll().apply()
 
     def publish(self, more):
         """The first weights, each of them by so much more."""

@@ -48,7 +48,7 @@ TEST_F(AnchorLoadTest, LoadsEveryObjectAndShowsNothingBeforeCommit) {
   EXPECT_FALSE(target_.held().has_value());
   ASSERT_TRUE(load->Commit().ok());
   EXPECT_EQ(target_.held(), HeldOf(maker_.records()[0]));
-  EXPECT_TRUE(target_.Check().ok());
+  EXPECT_TRUE(target_.Verify().ok());
 }
 
 TEST_F(AnchorLoadTest, AnUnavailableStoreLeavesTheLoadWhereItWas) {

@@ -43,12 +43,9 @@ class ArrayTargetTest : public testing::Test {
     if (follower_->HasStaged()) {
       ASSERT_TRUE(follower_->Apply().ok());
     }
-    if (target_->waits_for_copy()) {
-      ASSERT_TRUE(target_->CopyToArrays().ok());
-    }
-    ASSERT_EQ(target_->held_by_arrays()->version, version);
+    ASSERT_EQ(target_->held()->version, version);
     EXPECT_EQ(memory_, maker_.states()[version].tensors);
-    EXPECT_TRUE(target_->CheckArrays().ok());
+    EXPECT_TRUE(target_->Verify().ok());
   }
 
   ManualClock clock_;
@@ -60,17 +57,40 @@ class ArrayTargetTest : public testing::Test {
   std::optional<Follower> follower_;
 };
 
-TEST_F(ArrayTargetTest, ArraysChangeOnlyWhenALoadedVersionIsCopied) {
+TEST_F(ArrayTargetTest, ArraysChangeOnceByALoadAndTheDeltasAfterIt) {
   maker_.Publish();
   MakeTarget();
   const auto before = memory_;
   ASSERT_TRUE(StepOn().ok());
-  ASSERT_TRUE(follower_->Apply().ok());  // over what is loaded
   EXPECT_EQ(memory_, before);
-  EXPECT_TRUE(target_->waits_for_copy());
-  EXPECT_FALSE(target_->held_by_arrays().has_value());
-  EXPECT_EQ(target_->held()->version, 1);
+  EXPECT_FALSE(target_->held().has_value());
+  EXPECT_EQ(follower_->status().staged, 1U);
   FollowTo(1);
+}
+
+TEST_F(ArrayTargetTest, ALoadWithDeltasIsTakenBackAsOneChange) {
+  MakeTarget();
+  FollowTo(0);
+  maker_.Publish();
+  maker_.Publish(/*rebase=*/true);
+  maker_.Publish();
+  FollowTo(3);
+  ASSERT_TRUE(follower_->Undo().ok());
+  EXPECT_EQ(target_->held()->version, 0U);
+  EXPECT_EQ(memory_, maker_.states()[0].tensors);
+}
+
+TEST_F(ArrayTargetTest, ArraysThatSomethingElseHasWrittenToHoldNoVersion) {
+  MakeTarget();
+  FollowTo(0);
+  maker_.Publish();
+  FollowTo(1);
+  memory_[0][0] ^= 1;
+  EXPECT_EQ(follower_->Verify().error().code(), ErrorCode::kCorrupt);
+  EXPECT_FALSE(target_->held().has_value());
+  EXPECT_EQ(target_->Undo().error().code(), ErrorCode::kInvalidArgument);
+  FollowTo(1);
+  EXPECT_EQ(follower_->status().anchors_loaded, 2U);
 }
 
 TEST_F(ArrayTargetTest, ChangesAreAppliedAndTakenBackInPlace) {
@@ -81,7 +101,7 @@ TEST_F(ArrayTargetTest, ChangesAreAppliedAndTakenBackInPlace) {
   FollowTo(2);
   ASSERT_TRUE(target_->Undo().ok());
   EXPECT_EQ(memory_, maker_.states()[0].tensors);
-  EXPECT_TRUE(target_->CheckArrays().ok());
+  EXPECT_TRUE(target_->Verify().ok());
   EXPECT_EQ(target_->Undo().error().code(), ErrorCode::kInvalidArgument);
 }
 
@@ -112,7 +132,7 @@ TEST_F(ArrayTargetTest, BothNamesOfATiedTensorGetItsBits) {
   FollowTo(1);
   EXPECT_EQ(tied, maker_.states()[1].tensors[0]);
   tied[0] ^= 1;
-  EXPECT_EQ(target_->CheckArrays().error().code(), ErrorCode::kMismatch);
+  EXPECT_EQ(target_->Verify().error().code(), ErrorCode::kCorrupt);
 }
 
 TEST_F(ArrayTargetTest, ArraysOfAnotherLayoutAreRefusedUntouched) {

@@ -51,7 +51,7 @@ TEST_F(CatchingUpTest, StandsStillAlsoInTheMiddleOfWhatWasStaged) {
     ASSERT_TRUE(follower.HasStaged());
     ASSERT_TRUE(follower.Apply().ok());
     ExpectHolds(held + at);
-    follower.Pin(std::nullopt);
+    follower.Unpin();
     Run_(follower);
     if (follower.HasStaged()) {
       ASSERT_TRUE(follower.Apply().ok());

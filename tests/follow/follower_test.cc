@@ -79,6 +79,7 @@ TEST_F(FollowerTest, StagesNoMoreThanItMay) {
   maker_.Publish();
   Follower follower = MakeFollower({.name = "test", .apply_at_once = false, .ahead_bytes = 1});
   Run_(follower);
+  ASSERT_TRUE(follower.Apply().ok());
   for (int i = 0; i < 5; ++i) maker_.Publish();
   Run_(follower);
   ExpectHolds(0);
@@ -91,13 +92,14 @@ TEST_F(FollowerTest, AppliesOnlyWhenTold) {
   maker_.Publish();
   Follower follower = MakeFollower({.name = "test", .apply_at_once = false});
   Run_(follower);
+  ASSERT_TRUE(follower.Apply().ok());
   maker_.Publish();
   maker_.Publish();
   Run_(follower);
   ExpectHolds(0);
   ASSERT_TRUE(follower.HasStaged());
   EXPECT_EQ(follower.Staged()->state_after(), maker_.records()[2].record.state);
-  EXPECT_EQ(follower.status().waits_for, "being told to apply");
+  EXPECT_EQ(follower.status().waits_for, "the caller, who applies the update");
   ASSERT_TRUE(follower.Apply().ok());
   ExpectHolds(2);
 }
@@ -114,7 +116,7 @@ TEST_F(FollowerTest, TheLastChangeCanBeTakenBack) {
   Run_(follower);
   ExpectHolds(0);  // it stands still
   EXPECT_FALSE(follower.Undo().ok());
-  follower.Pin(std::nullopt);
+  follower.Unpin();
   Run_(follower);
   ExpectHolds(1);
 }
@@ -129,7 +131,7 @@ TEST_F(FollowerTest, UndoRenewsTheLeaseBeforeTheDeltaIsFetchedAgain) {
   Run_(follower);
   ASSERT_EQ(maker_.run().ReadLeases(nullptr).value().at(0).lease.needs_from, Version{1});
   ASSERT_TRUE(follower.Undo().ok());
-  follower.Pin(std::nullopt);
+  follower.Unpin();
   const std::vector<FollowerStep> steps = Run_(follower);
   const auto lease = std::find(steps.begin(), steps.end(), FollowerStep::kLease);
   ASSERT_NE(lease, steps.end());
@@ -137,7 +139,7 @@ TEST_F(FollowerTest, UndoRenewsTheLeaseBeforeTheDeltaIsFetchedAgain) {
   EXPECT_EQ(maker_.run().ReadLeases(nullptr).value().at(0).lease.needs_from, Version{0});
 }
 
-TEST_F(FollowerTest, StandsStillThoughItWasOnItsWayFurther) {
+TEST_F(FollowerTest, APinEndsAnyWayFurther) {
   for (int i = 0; i < 6; ++i) maker_.Publish();
   maker_.AddAnchor(5);
   // Told so after each number of steps: when it wants an anchor, has asked for it, or is loading it.
@@ -146,11 +148,10 @@ TEST_F(FollowerTest, StandsStillThoughItWasOnItsWayFurther) {
     Follower follower(Run::Open(store_).value(), target, NewId(maker_.random()), {.name = "test"},
                       {&clock_, &maker_.kernels(), &maker_.pool()});
     for (int i = 0; i < steps; ++i) ASSERT_TRUE(follower.Step().ok());
-    const auto held = follower.status().held;
     follower.Pin(2);
     Run_(follower);
     ASSERT_TRUE(target.held().has_value());
-    EXPECT_EQ(target.held()->version, held.value_or(2)) << "after " << steps << " steps";
+    EXPECT_EQ(target.held()->version, 2) << "after " << steps << " steps";
   }
 }
 
@@ -172,26 +173,170 @@ TEST_F(FollowerTest, TakesAChangeBackThoughTheStoreIsAway) {
   EXPECT_EQ(follower.held_record()->record.version, 0u);
   // It goes on from what it holds, not from what it held.
   maker_.Publish();
-  follower.Pin(std::nullopt);
+  follower.Unpin();
   Run_(follower);
   ExpectHolds(2);
 }
 
-TEST_F(FollowerTest, StandsStillOnAVersionAndGoesBackToOne) {
+TEST_F(FollowerTest, APinLeadsForwardAndBackToExactlyThatVersion) {
   for (int i = 0; i < 6; ++i) maker_.Publish();
   Follower follower = MakeFollower();
-  follower.Pin(3);
+  for (const Version version : {Version{3}, Version{5}, Version{2}, Version{4}}) {
+    follower.Pin(version);
+    Run_(follower);
+    ExpectHolds(version);
+    EXPECT_EQ(follower.status().pinned, version);
+    EXPECT_EQ(follower.status().newest, 5U) << "a pinned follower still knows how far behind it is";
+    EXPECT_EQ(follower.status().lag, 5 - version);
+    EXPECT_EQ(follower.status().waits_for, "");
+  }
+  EXPECT_EQ(follower.status().anchors_loaded, 2U) << "one of them on the way back, over which deltas were staged";
+  follower.Unpin();
+  Run_(follower);
+  ExpectHolds(5);
+}
+
+TEST_F(FollowerTest, APinOnAVersionThatDoesNotExistYetFollowsUpToIt) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  follower.Pin(2);
+  for (const Version version : {0U, 1U, 2U, 2U, 2U}) {
+    Run_(follower);
+    ExpectHolds(version);
+    maker_.Publish();
+  }
+}
+
+TEST_F(FollowerTest, ALimitNeverLeadsBack) {
+  for (int i = 0; i < 6; ++i) maker_.Publish();
+  Follower follower = MakeFollower();
+  follower.LimitTo(3);
   Run_(follower);
   ExpectHolds(3);
-  follower.Pin(5);
+  follower.LimitTo(1);
   Run_(follower);
+  ExpectHolds(3);
+  follower.LimitTo(std::nullopt);
+  Run_(follower);
+  ExpectHolds(5);
+}
+
+TEST_F(FollowerTest, AStagedWayBackIsDroppedWhenItIsUnpinned) {
+  for (int i = 0; i < 6; ++i) maker_.Publish();
+  Follower follower = MakeFollower({.name = "test", .apply_at_once = false});
+  Run_(follower);
+  ASSERT_TRUE(follower.Apply().ok());
   ExpectHolds(5);
   follower.Pin(2);
   Run_(follower);
-  ExpectHolds(5);
-  follower.Pin(2, /*back=*/true);
+  EXPECT_EQ(follower.status().staged, 2U);
+  EXPECT_EQ(follower.Staged(), nullptr) << "it includes a load";
+  follower.Unpin();
   Run_(follower);
+  EXPECT_FALSE(follower.HasStaged());
+  ExpectHolds(5);
+  follower.Pin(2);
+  Run_(follower);
+  ASSERT_TRUE(follower.Apply().ok());
   ExpectHolds(2);
+}
+
+TEST_F(FollowerTest, AnUpdateByAnAnchorIsStagedAndDeltasOverIt) {
+  for (int i = 0; i < 4; ++i) maker_.Publish();
+  Follower follower = MakeFollower({.name = "test", .apply_at_once = false});
+  Run_(follower);
+  EXPECT_FALSE(target_.held().has_value());
+  EXPECT_EQ(follower.status().staged, 3U);
+  maker_.Publish();
+  Run_(follower);
+  EXPECT_FALSE(target_.held().has_value());
+  EXPECT_EQ(follower.status().staged, 4U);
+  ASSERT_TRUE(follower.Apply().ok());
+  ExpectHolds(4);
+  EXPECT_EQ(follower.status().anchors_loaded, 1U);
+  maker_.Publish();
+  Run_(follower);
+  EXPECT_NE(follower.Staged(), nullptr);
+  ExpectHolds(4);
+}
+
+// gc would otherwise remove the deltas that are to be staged over it.
+TEST_F(FollowerTest, TheLeaseProtectsTheDeltasAfterAStagedAnchor) {
+  for (int i = 0; i < 4; ++i) maker_.Publish();
+  Follower follower = MakeFollower({.name = "test", .lease_seconds = 600, .apply_at_once = false});
+  Run_(follower);
+  clock_.Advance(std::chrono::seconds(250));
+  Run_(follower);
+  const auto leases = maker_.run().ReadLeases(nullptr).value();
+  EXPECT_EQ(leases.at(0).lease.needs_anchor, std::nullopt) << "it is loaded";
+  EXPECT_EQ(leases.at(0).lease.needs_from, 0U);
+  EXPECT_EQ(leases.at(0).lease.holds, std::nullopt);
+}
+
+TEST_F(FollowerTest, TheLeaseSaysWhatIsHeldRightAfterTheFirstLoad) {
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  EXPECT_EQ(maker_.run().ReadLeases(nullptr).value().at(0).lease.holds, 0U);
+}
+
+TEST_F(FollowerTest, StaysBehindByTheLagAllowed) {
+  maker_.Publish();
+  Follower follower = MakeFollower({.name = "test", .max_lag = 2});
+  Run_(follower);
+  ExpectHolds(0);  // the first load does not wait
+  for (const Version held : {0U, 0U, 3U, 3U, 3U, 6U}) {
+    maker_.Publish();
+    Run_(follower);
+    ExpectHolds(held);
+  }
+  maker_.Publish(/*rebase=*/true);
+  Run_(follower);
+  ExpectHolds(6);  // nor is an anchor taken earlier
+  follower.Pin(7);
+  Run_(follower);
+  ExpectHolds(7);
+}
+
+TEST_F(FollowerTest, EveryVersionIsTakenThoughAnAnchorWouldBeCheaper) {
+  maker_.Publish();
+  Follower follower = MakeFollower({.name = "test", .apply_at_once = false, .every_version = true});
+  Run_(follower);
+  ASSERT_TRUE(follower.Apply().ok());
+  for (int i = 0; i < 60; ++i) maker_.Publish(false, 400);
+  maker_.AddAnchor(60);
+  for (Version version = 1; version <= 60; ++version) {
+    Run_(follower);
+    EXPECT_EQ(follower.status().staged, version);
+    EXPECT_EQ(follower.status().newest, 60U);
+    ASSERT_TRUE(follower.Apply().ok());
+    ExpectHolds(version);
+  }
+  // A version whose delta gc has removed is skipped.
+  for (int i = 0; i < 3; ++i) maker_.Publish();
+  maker_.AddAnchor(63);
+  ASSERT_TRUE(store_.Remove(PartOf(62)).ok());
+  Run_(follower);
+  ASSERT_TRUE(follower.Apply().ok());
+  ExpectHolds(61);
+  Run_(follower);
+  ASSERT_TRUE(follower.Apply().ok());
+  ExpectHolds(63);
+}
+
+TEST_F(FollowerTest, AFailedVerificationLeavesNoVersionHeld) {
+  maker_.Publish();
+  maker_.Publish();
+  Follower follower = MakeFollower();
+  Run_(follower);
+  ASSERT_TRUE(follower.Verify().ok());
+  ASSERT_TRUE(target_.View().ok());
+  const auto bytes = target_.bytes(0);
+  const_cast<std::uint8_t*>(bytes.data())[0] ^= 1;  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+  EXPECT_EQ(follower.Verify().error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(follower.status().held, std::nullopt);
+  Run_(follower);
+  ExpectHolds(1);
 }
 
 TEST_F(FollowerTest, ALateJoinerFetchesNoMoreThanTheCheapestWay) {
@@ -615,6 +760,7 @@ TEST_F(FollowerTest, SaysHowFarBehindItIs) {
   maker_.Publish();
   Follower follower = MakeFollower({.name = "test", .apply_at_once = false});
   Run_(follower);
+  ASSERT_TRUE(follower.Apply().ok());
   EXPECT_EQ(follower.status().behind.count(), 0);
   maker_.Publish();
   Run_(follower);
@@ -695,7 +841,8 @@ TEST_F(FollowerTest, EachStepSaysWhatItDid) {
   Follower follower = MakeFollower();
   std::vector<FollowerStep> steps = Run_(follower);
   steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
-  EXPECT_THAT(steps, ElementsAre(kStarted, kLease, kRecord, kPlan, kLease, kPlan, kLoad, kApply, kNothingNewer));
+  EXPECT_THAT(steps,
+              ElementsAre(kStarted, kLease, kRecord, kPlan, kLease, kPlan, kLoad, kApply, kLease, kNothingNewer));
   EXPECT_THAT(Run_(follower), ElementsAre(kNothingNewer));
   maker_.Publish();
   EXPECT_THAT(Run_(follower), ElementsAre(kRecord, kFetch, kStage, kNothingNewer, kApply, kNothingNewer));

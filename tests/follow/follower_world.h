@@ -84,7 +84,7 @@ class FollowerTest : public ::testing::Test {
       EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), state.tensors[i].begin(), state.tensors[i].end()))
           << "tensor " << i << " of version " << version;
     }
-    EXPECT_TRUE(target_.Check().ok());
+    EXPECT_TRUE(target_.Verify().ok());
   }
 
   std::string PartOf(Version version) { return maker_.records()[version].record.delta->front().key; }

@@ -36,7 +36,8 @@ void Load(MemoryTarget& target, const Model& model) {
   auto load = target.BeginLoad({&file, 1});
   ASSERT_TRUE(load.ok());
   ASSERT_TRUE(load.value()->WriteAt(0, 0, bytes).ok());
-  ASSERT_TRUE(load.value()->Commit(HeldAt(0, model), *model.layout).ok());
+  ASSERT_TRUE(load.value()->Prepare(HeldAt(0, model), *model.layout).ok());
+  ASSERT_TRUE(load.value()->Commit(nullptr, HeldAt(0, model)).ok());
 }
 
 TEST(MemoryTarget, ASizeBeyondAllMemoryIsRefused) {
@@ -67,11 +68,11 @@ TEST(MemoryTarget, ATensorRemovedAndAddedAgainIsTakenBack) {
   const std::vector<std::shared_ptr<const StagedChange>> both = {removed, added};
   const auto change = StagedChange::Fold(both);
   ASSERT_TRUE(target.Apply(change, HeldAt(2, last)).ok());
-  EXPECT_TRUE(target.Check().ok());
+  EXPECT_TRUE(target.Verify().ok());
   EXPECT_EQ(target.bytes(1)[0], 3);
   ASSERT_TRUE(target.Undo().ok());
   EXPECT_EQ(target.held()->version, 0u);
-  EXPECT_TRUE(target.Check().ok());
+  EXPECT_TRUE(target.Verify().ok());
   EXPECT_EQ(target.bytes(1)[0], 2);
 }
 

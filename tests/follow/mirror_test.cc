@@ -111,7 +111,7 @@ TEST_F(MirrorTest, ARestartReadsNoWeights) {
   Overwrite(In("model-00001-of-00002.safetensors"), text);
   auto mirror = Open();
   EXPECT_EQ(mirror->held(), versions_[1].held);
-  const Status checked = mirror->Check();
+  const Status checked = mirror->Verify();
   ASSERT_FALSE(checked.ok());
   EXPECT_EQ(checked.error().code(), ErrorCode::kCorrupt);
   EXPECT_THAT(checked.error().message(), HasSubstr("tensor \""));
@@ -279,12 +279,12 @@ TEST_F(MirrorTest, ReadersHoldALoadOffToo) {
   {
     const auto read = SharedRead::Begin(files_, kMirrorPath);
     ASSERT_TRUE(read.ok());
-    const Status refused = load.value()->Commit(versions_[2].held, *versions_[2].model.layout);
+    const Status refused = CommitLoad(*load.value(), versions_[2]);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code(), ErrorCode::kUnavailable);
     EXPECT_TRUE(HoldsExactly(*mirror, versions_[0]));
   }
-  ASSERT_TRUE(load.value()->Commit(versions_[2].held, *versions_[2].model.layout).ok());
+  ASSERT_TRUE(CommitLoad(*load.value(), versions_[2]).ok());
   EXPECT_TRUE(HoldsExactly(*mirror, versions_[2]));
 }
 
@@ -408,7 +408,7 @@ TEST_F(MirrorTest, ALoadThatIsNotCompleteIsNotTaken) {
   const auto load = mirror->BeginLoad(AnchorFilesOf(versions_[1]));
   ASSERT_TRUE(load.ok());
   EXPECT_FALSE(load.value()->WriteAt(0, 1, SpanOf("more than there is room for")).ok());
-  const Status committed = load.value()->Commit(versions_[1].held, *versions_[1].model.layout);
+  const Status committed = CommitLoad(*load.value(), versions_[1]);
   ASSERT_FALSE(committed.ok());
   EXPECT_EQ(committed.error().code(), ErrorCode::kCorrupt);
   EXPECT_TRUE(HoldsExactly(*mirror, versions_[0]));
@@ -425,7 +425,7 @@ TEST_F(MirrorTest, ALoadMayHaveMoreFilesThanCanBeOpen) {
   // A piece of one that was closed comes again.
   const std::string& text = version.files.begin()->second;
   ASSERT_TRUE(load.value()->WriteAt(0, 0, SpanOf(text)).ok());
-  ASSERT_TRUE(load.value()->Commit(version.held, *version.model.layout).ok());
+  ASSERT_TRUE(CommitLoad(*load.value(), version).ok());
   for (const auto& [name, expected] : version.files) EXPECT_EQ(disk_.Contents().at(In(name)), expected);
 }
 

@@ -109,9 +109,14 @@ inline Result<std::unique_ptr<TargetLoad>> LoadWithoutCommit(Mirror& mirror, con
   return load;
 }
 
+inline Status CommitLoad(TargetLoad& load, const ModelVersion& version) {
+  WW_RETURN_IF_ERROR(load.Prepare(version.held, *version.model.layout));
+  return load.Commit(nullptr, version.held);
+}
+
 inline Status LoadInto(Mirror& mirror, const ModelVersion& version) {
   WW_TRY(const std::unique_ptr<TargetLoad> load, LoadWithoutCommit(mirror, version));
-  return load->Commit(version.held, *version.model.layout);
+  return CommitLoad(*load, version);
 }
 
 inline constexpr const char* kMirrorPath = "data/mirror";
@@ -130,7 +135,7 @@ inline ::testing::AssertionResult HoldsExactly(Mirror& mirror, const ModelVersio
     return ::testing::AssertionFailure() << "holds version " << mirror.held()->version << ", not "
                                          << version.held.version;
   }
-  if (const Status checked = mirror.Check(); !checked.ok()) {
+  if (const Status checked = mirror.Verify(); !checked.ok()) {
     return ::testing::AssertionFailure() << checked.error().message();
   }
   const auto seen = mirror.View();

@@ -42,7 +42,7 @@ class StagedVersionsTest : public ::testing::Test {
     const auto change = staged_.Combined();
     EXPECT_EQ(change->state_after(), record.record.state);
     ASSERT_TRUE(target_.Apply(change, HeldOf(record)).ok());
-    EXPECT_TRUE(target_.Check().ok());
+    EXPECT_TRUE(target_.Verify().ok());
   }
 
   ManualClock clock_;

@@ -215,7 +215,7 @@ TEST(SwapMirrorErrors, ADiskThatRefusesLeavesTheLinkAtAWholeVersion) {
       armed = true;
       Result<std::unique_ptr<TargetLoad>> loading(nullptr);
       if (load) loading = testing::LoadWithoutCommit(*mirror, Versions()[1]);
-      const auto commit = [&] { return loading.value()->Commit(Versions()[1].held, *Versions()[1].model.layout); };
+      const auto commit = [&] { return testing::CommitLoad(*loading.value(), Versions()[1]); };
       const Status status = !load ? Apply(*mirror, 0) : loading.ok() ? commit() : Status(loading.error());
       if (!status.ok()) {
         // As a follower does: mend, and only if there was nothing to mend the same again.

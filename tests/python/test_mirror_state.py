@@ -17,8 +17,8 @@ def mirror(tmp_path):
         publisher.publish(step=0)
     directory = tmp_path / "mirror"
     with ww.Follower(tmp_path / "bucket", directory) as follower:
-        follower.poll()
-        digest = follower.stats.digest
+        follower.poll().apply()
+        digest = follower.status.digest
     return directory, digest
 
 

@@ -63,10 +63,10 @@ from typing_extensions import Unpack
 async def follow(follower: ww.Follower) -> None:
     update = await follower.wait_async(timeout=60)
     update.apply()
-    async for update in follower:
-        update.apply()
+    async for update in follower.updates_async():
+        await update.apply_async()
     async with await ww.Follower.open_async("run", "mirror") as other:
-        other.check()
+        await other.verify_async()
 
 
 def open_mine(run: str, **options: Unpack[ww.PublisherOptions]) -> ww.Publisher:
@@ -91,8 +91,10 @@ open_mine("run", state_dir="state", base="disk", when_full="skip").close(discard
 follower = ww.Follower("run", {})
 update = follower.wait(timeout=60)
 update.apply()
-if (later := follower.wait(version=7)) is not None:
-    later.apply()
+follower.wait(version=7).apply()
+lag: int | None = follower.status.lag_versions
+for later in follower.updates():
+    print([change.changed_units for change in later.changes or []])
 """
     (tmp_path / "program.py").write_text(program)
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-numpy.*]\nfollow_imports = skip\n")

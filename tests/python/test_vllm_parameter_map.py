@@ -77,7 +77,7 @@ def made(bucket, tmp_path, monkeypatch):
         publisher = ww.Publisher(bucket)
         publisher.publish(0, model=state).result(60)
         follower = ww.Follower(bucket, tmp_path / "mirror")
-        follower.poll()
+        follower.poll().apply()
         model = Model()
         model.load_weights((name, torch.from_numpy(array.copy())) for name, array in state.items())
         return SimpleNamespace(

@@ -104,7 +104,7 @@ TEST_F(FollowLoopTest, OnceEndsWithTheNewestVersionAndNeverWaits) {
   options_.once = true;
   EXPECT_EQ(Loop().value(), FollowEnd::kUpToDate);
   EXPECT_EQ(target_.held()->version, 3U);
-  EXPECT_TRUE(target_.Check().ok());
+  EXPECT_TRUE(target_.Verify().ok());
   EXPECT_TRUE(sleeper_.waits.empty());
 }
 
@@ -255,7 +255,7 @@ TEST_F(FollowLoopTest, GoesOnByItselfAfterAnErrorOfTheDisk) {
     const auto end = Loop();
     ASSERT_TRUE(end.ok()) << end.error().message();
     EXPECT_EQ(end.value(), FollowEnd::kReached);
-    EXPECT_TRUE(mirror.value()->Check().ok());
+    EXPECT_TRUE(mirror.value()->Verify().ok());
     ASSERT_FALSE(troubles_.empty());
     EXPECT_EQ(std::count(troubles_.begin(), troubles_.end(), "over"), 1);
     EXPECT_EQ(troubles_.back(), "over");

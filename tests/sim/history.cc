@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kWildSteps = 700;
 // Enough for everybody to arrive; more means that somebody never does.
-constexpr int kCalmSteps = 20'000;
+constexpr int kCalmSteps = 80'000;
 
 }  // namespace
 

@@ -64,7 +64,7 @@ void MirrorFollower::OnStart() { reader_files_ = NewProcess(); }
 
 void MirrorFollower::EndFollowing() {
   ceiling_.reset();
-  stands_still_ = false;
+  is_limited_ = false;
   in_doubt_ = false;
   follower_ = nullptr;
   mirror_ = nullptr;
@@ -113,20 +113,9 @@ void MirrorFollower::Follow() {
     return;
   }
   if (world().faults() && random_.Below(12) == 0 && mirror_->undo_target().has_value()) return TakeBack();
-  if (world().faults() && random_.Below(40) == 0 && oracle_.version_count() != 0) {
-    const Version at = random_.Below(oracle_.version_count());
-    // A change that its disk has left half done may still be finished, wherever it leads.
-    ceiling_ = in_doubt_ ? std::nullopt : std::optional(std::max(at, held().value_or(at)));
-    world().Trace(fmt::format("{} is to stand still on version {}", name(), at));
-    follower_->Pin(at);
-    stands_still_ = true;
-  }
-  if (!world().faults() && stands_still_) {
-    // Whoever told it to stand still lets it go on: the version may be gone, and only an error comes of waiting for it.
-    follower_->Pin(std::nullopt);
-    stands_still_ = false;
-    ceiling_.reset();
-  }
+  if (world().faults() && random_.Below(40) == 0 && oracle_.version_count() != 0) Limit();
+  // The operator lets it go on: the version may be gone, and waiting for it ends in errors only.
+  if (!world().faults() && is_limited_) Unlimit();
   const bool apply = !options_.apply_at_once && follower_->HasStaged() && random_.Below(4) == 0;
   Result<FollowerStep> step = FollowerStep::kApply;
   if (apply) {
@@ -146,11 +135,31 @@ void MirrorFollower::Follow() {
   if (step.value() == FollowerStep::kUpToDate) {
     in_doubt_ = false;
     world().Wait(std::chrono::seconds(1));
-    // It may have been taken back, or told to stand still.
-    follower_->Pin(std::nullopt);
-    stands_still_ = false;
-    ceiling_.reset();
+    Unlimit();  // it may have been taken back, limited or pinned
   }
+}
+
+void MirrorFollower::Limit() {
+  const Version at = random_.Below(oracle_.version_count());
+  // A change that its disk has left half done may still be finished, wherever it leads.
+  ceiling_ = in_doubt_ ? std::nullopt : std::optional(std::max(at, held().value_or(at)));
+  is_limited_ = true;
+  if (random_.Below(2) == 0) {
+    world().Trace(fmt::format("{} is limited to version {}", name(), at));
+    follower_->LimitTo(at);
+    return;
+  }
+  world().Trace(fmt::format("{} is pinned to version {}", name(), at));
+  follower_->Pin(at);
+  // A crash on the way back may leave it at the version of an anchor before the pin.
+  if (floor_.has_value() && at < *floor_) floor_ = 0;
+}
+
+void MirrorFollower::Unlimit() {
+  follower_->Unpin();
+  follower_->LimitTo(std::nullopt);
+  is_limited_ = false;
+  ceiling_.reset();
 }
 
 void MirrorFollower::TakeBack() {

@@ -41,6 +41,9 @@ class MirrorFollower final : public Machine {
   void Follow();
   void Open();
   void TakeBack();
+  // Limits it to a version, or pins it to one, which may be an earlier one than it holds.
+  void Limit();
+  void Unlimit();
   // The process that follows ends; the machine stays.
   void EndFollowing();
   void CheckMirror();
@@ -70,9 +73,9 @@ class MirrorFollower final : public Machine {
 
   // No version below this one may be held any more; it outlives the machine's deaths.
   std::optional<Version> floor_;
-  // Told to stand still: nor any above this one, unless it is in doubt.
+  // Limited or pinned: nor any above this one, unless it is in doubt.
   std::optional<Version> ceiling_;
-  bool stands_still_ = false;
+  bool is_limited_ = false;
   bool in_doubt_ = false;  // its disk has failed since it last came to rest
 };
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kWildSteps = 2500;
 // Enough for everybody to arrive; more means that somebody never does.
-constexpr int kCalmSteps = 40'000;
+constexpr int kCalmSteps = 160'000;
 // So often everybody together may look and find nothing to do until the ranks' deadline is over.
 constexpr int kIdleLooksPerDeadline = 1000;
 // … when it matters who comes first: rank 0 at its own deadline, or the ranks at theirs, a little later.

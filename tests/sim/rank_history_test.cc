@@ -53,7 +53,7 @@ TEST(RankHistoryTest, ARankMayBeKilledBeforeAnyOfItsEffects) {
         << *outcome.violation;
     killed += outcome.sights.contains("a rank is killed") ? 1 : 0;
   }
-  EXPECT_GT(killed, kDeaths / 10);
+  EXPECT_GT(killed, kDeaths / 15);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

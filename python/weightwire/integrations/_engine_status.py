@@ -8,8 +8,8 @@ import os
 from typing import Any
 
 from weightwire import __version__, _core
+from weightwire._follower import FollowerStatus
 from weightwire.errors import WeightwireError
-from weightwire.follower import FollowerStats
 from weightwire.integrations._metrics import Metrics
 
 
@@ -66,18 +66,19 @@ class EngineStatus:
             self._set("weightwire_info", 1, run_id=run_id, package_version=__version__)
         self._set("weightwire_version", version)
 
-    def set_follower(self, stats: FollowerStats) -> None:
+    def set_follower(self, status: FollowerStatus) -> None:
         """Copies what the follower of the engine's weights, or of its mirror, says."""
-        self.add_seen(stats.newest)
-        self.fields |= {
-            "staged_version": None if stats.staged == stats.version else stats.staged,
-            "has_lease": stats.has_lease,
-            "waiting_for": stats.waits_for or None,
-            "bytes_received": stats.requests_bytes_received,
-            "versions_applied": stats.versions_applied,
-            "anchors_loaded": stats.anchors_loaded,
-        }
-        received, self._received_bytes = self._received_bytes, stats.requests_bytes_received
+        self.add_seen(status.newest_version)
+        for name in (
+            "staged_version",
+            "has_lease",
+            "waiting_for",
+            "bytes_received",
+            "versions_applied",
+            "anchors_loaded",
+        ):
+            self.fields[name] = getattr(status, name)
+        received, self._received_bytes = self._received_bytes, status.bytes_received
         self._add("weightwire_received_bytes_total", self._received_bytes - received)
 
     def update_lag(self) -> None:

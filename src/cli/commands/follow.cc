@@ -381,7 +381,7 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
   SystemRandom random;
   WW_TRY(const auto follower, MakeMirrorFollower(*run, *mirror, options.directory, options.follower,
                                                  {&clock, compute.kernels, compute.pool.get()}, *tools.files, random));
-  if (options.pin.has_value()) follower->Pin(options.pin, /*back=*/true);
+  if (options.pin.has_value()) follower->Pin(*options.pin);
 
   Reporter reporter(options, *follower, mirror->held(), clock);
   if (mirror->damage().has_value()) reporter.Warn(mirror->damage()->message());

@@ -59,9 +59,6 @@ class Mirror : public Target {
   // Why the files that are there cannot be used. Only a load helps. held() is nullopt then, and readers are refused.
   [[nodiscard]] virtual const std::optional<Error>& damage() const = 0;
 
-  // Digests every tensor in full; kCorrupt names one that has another digest. REQUIRES: held().
-  [[nodiscard]] virtual Status Check() = 0;
-
   // Returns once the weights of the last change are durable. RunMaintenance() calls it, too.
   virtual Status Sync() = 0;
   [[nodiscard]] virtual bool synced() const = 0;

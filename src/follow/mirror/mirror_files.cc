@@ -102,19 +102,36 @@ class MirrorInPlace::Loading final : public TargetLoad {
     WW_CHECK(number_ == mirror_.loads_);
     return incoming_->WriteAt(file, offset, bytes);
   }
-  Status Commit(const Held& held, const Layout& layout) override {
+  Status Prepare(const Held& held, const Layout& layout) override {
     WW_CHECK(number_ == mirror_.loads_ && layout.hash() == held.layout);
     WW_RETURN_IF_ERROR(mirror_.CheckUsable());
-    if (!mirror_.prepared_files_.has_value() || !(mirror_.prepared_files_->replacement.target == held)) {
-      mirror_.prepared_files_.reset();
-      WW_RETURN_IF_ERROR(incoming_->Finish());
-      WW_TRY(PreparedFiles prepared, mirror_.PrepareLoadedFiles(held, layout, incoming_->names()));
-      mirror_.prepared_files_ = std::move(prepared);
-    }
-    return mirror_.Activate();
+    if (mirror_.prepared_files_.has_value()) return Ok();
+    WW_RETURN_IF_ERROR(incoming_->Finish());
+    WW_TRY(PreparedFiles prepared, mirror_.PrepareLoadedFiles(held, layout, incoming_->names()));
+    mirror_.prepared_files_ = std::move(prepared);
+    return Ok();
+  }
+  Result<StateView> View() override {
+    WW_RETURN_IF_ERROR(mirror_.CheckUsable());
+    WW_CHECK(IsPrepared());
+    return mirror_.prepared_files_->content->view();
+  }
+  Status Commit(const std::shared_ptr<const StagedChange>& change, const Held& after) override {
+    WW_RETURN_IF_ERROR(mirror_.CheckUsable());  // a call that failed may have moved the files already
+    WW_CHECK(IsPrepared());
+    WW_RETURN_IF_ERROR(mirror_.Activate());
+    if (change == nullptr) return Ok();
+    WW_RETURN_IF_ERROR(mirror_.Apply(change, after));
+    mirror_.undo_.reset();  // it would lead to the loaded version, which the caller has never seen
+    return Ok();
   }
 
  private:
+  [[nodiscard]] bool IsPrepared() const {
+    return number_ == mirror_.loads_ && mirror_.prepared_files_.has_value() &&
+           mirror_.prepared_files_->content.has_value();
+  }
+
   MirrorInPlace& mirror_;
   std::uint64_t number_;
   std::unique_ptr<IncomingFiles> incoming_;
@@ -140,7 +157,7 @@ Result<MirrorInPlace::PreparedFiles> MirrorInPlace::PrepareLoadedFiles(const Hel
                                                                        std::vector<std::string> names) {
   PreparedFiles prepared;
   prepared.layout = std::make_shared<const Layout>(layout);
-  const auto loaded = MirrorContent::Open(files_, own_ / kIncoming, prepared.layout);
+  auto loaded = MirrorContent::Open(files_, own_ / kIncoming, prepared.layout);
   if (!loaded.ok()) {
     // Any defect of the files is a defect of what was loaded.
     const ErrorCode code = loaded.error().code() == ErrorCode::kIo ? ErrorCode::kIo : ErrorCode::kCorrupt;
@@ -152,6 +169,8 @@ Result<MirrorInPlace::PreparedFiles> MirrorInPlace::PrepareLoadedFiles(const Hel
                  fmt::format("what was loaded does not have the digest of version {}; {} is as it was before",
                              held.version, directory_.string()));
   }
+  prepared.content = std::move(loaded).value();
+  prepared.content->set_digests(prepared.digests);
   WW_TRY(const std::vector<std::string> owned, OwnedFiles());
   std::set<std::string> gone(owned.begin(), owned.end());
   gone.insert({kSingleFileName, kIndexFileName, kAdapterFileName});
@@ -183,6 +202,7 @@ Status MirrorInPlace::Activate() {
   updates_.clear();
   undo_.reset();
   prepared_change_.reset();
+  prepared_files_->content.reset();
   WW_RETURN_IF_ERROR(Install(replacement));
   WW_RETURN_IF_ERROR(SaveState({replacement.target, std::nullopt, std::nullopt}));
   damage_.reset();

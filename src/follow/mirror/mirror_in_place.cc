@@ -72,21 +72,32 @@ Status MirrorInPlace::SaveLayoutAndDigests(const Layout& layout, const std::vect
   return WriteDigests(files_, own_ / DigestFile(state), digests);
 }
 
-Status MirrorInPlace::Check() {
+Status MirrorInPlace::Verify() {
   WW_RETURN_IF_ERROR(CheckUsable());
   if (damage_.has_value()) return *damage_;
   if (!content_.has_value()) {
     return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("{} holds no version yet that could be checked", directory_.string()));
+                 fmt::format("{} holds no version yet that could be verified", directory_.string()));
   }
+  const Status found = FindDamage();
+  if (found.ok() || found.error().code() != ErrorCode::kCorrupt) return found;
+  // Without saved digests, opening the mirror digests it in full, even if it is told to trust the files.
+  (void)files_.Remove(own_ / DigestFile(state_.held->state));
+  SetDamaged(found.error());
+  return *damage_;
+}
+
+// REQUIRES: the content is open.
+Status MirrorInPlace::FindDamage() const {
   // Open the files again, which also compares the tensors that they contain under several names.
   const auto opened = MirrorContent::Open(files_, directory_, std::make_shared<const Layout>(content_->layout()));
-  if (!opened.ok()) return ReloadNeededError(directory_, opened.error().message());
+  if (!opened.ok()) {
+    return opened.error().code() == ErrorCode::kIo ? opened.error() : Corrupt(opened.error().message());
+  }
   const std::vector<Digest> found = opened.value().DigestInFull(kernels_, pool_);
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (found[i] == content_->digests()[i]) continue;
-    return ReloadNeededError(
-        directory_, fmt::format("tensor {} does not have its digest", Quoted(content_->layout().tensors()[i].name)));
+    return Corrupt(fmt::format("tensor {} does not have its digest", Quoted(content_->layout().tensors()[i].name)));
   }
   return Ok();
 }
@@ -196,7 +207,7 @@ Status MirrorInPlace::WriteChange(const StagedChange& change) {
 
 Status MirrorInPlace::Sync() {
   WW_RETURN_IF_ERROR(CheckUsable());
-  if (!state_.unsynced.has_value()) return Ok();
+  if (!state_.unsynced.has_value() || damage_.has_value()) return Ok();
   // A failed sync may have lost the bytes that it was to write. Only a replay of the journal writes them again.
   needs_recovery_ = true;
   for (const std::unique_ptr<UpdateMap>& update : updates_) WW_RETURN_IF_ERROR(update->Sync());
@@ -219,7 +230,7 @@ Status MirrorInPlace::Sync() {
 
 Result<bool> MirrorInPlace::RunMaintenance() {
   WW_RETURN_IF_ERROR(CheckUsable());
-  if (synced()) return false;
+  if (synced() || damage_.has_value()) return false;
   WW_RETURN_IF_ERROR(Sync());
   return true;
 }

@@ -65,7 +65,8 @@ class MirrorInPlace final : public Mirror {
     WW_CHECK(content_.has_value());
     return content_->view();
   }
-  [[nodiscard]] Status Check() override;
+  // kCorrupt names a tensor that has another digest; that is damage() then.
+  Status Verify() override;
   Status Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) override;
   Status Sync() override;
   [[nodiscard]] bool synced() const override { return !state_.unsynced.has_value(); }
@@ -86,6 +87,7 @@ class MirrorInPlace final : public Mirror {
     Replacement replacement;
     std::shared_ptr<const Layout> layout;
     std::vector<Digest> digests;
+    std::optional<MirrorContent> content;  // of a load: the files in incoming/
   };
 
   [[nodiscard]] Status CheckUsable() const;
@@ -95,6 +97,7 @@ class MirrorInPlace final : public Mirror {
   Status FinishByFiles();
   Status FinishByJournal(const Held& target);
   Status FinishUnstarted();
+  Status FindDamage() const;
   void SetDamaged(const Error& why) {
     damage_ = ReloadNeededError(directory_, why.message());
     held_.reset();

@@ -77,10 +77,10 @@ class SwapMirror final : public Mirror {
     return current_ ? current_->damage() : no_damage_;
   }
   [[nodiscard]] Result<StateView> View() override { return current_->View(); }
-  [[nodiscard]] Status Check() override {
-    if (current_) return current_->Check();
+  Status Verify() override {
+    if (current_) return current_->Verify();
     return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("{} holds no version yet that could be checked", directory_.string()));
+                 fmt::format("{} holds no version yet that could be verified", directory_.string()));
   }
   Status Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) override;
   Status Sync() override { return current_ ? current_->Sync() : Ok(); }
@@ -292,20 +292,34 @@ class SwapMirror::Loading final : public TargetLoad {
   Status WriteAt(std::size_t file, std::uint64_t offset, std::span<const std::uint8_t> bytes) override {
     return load_->WriteAt(file, offset, bytes);
   }
-  Status Commit(const Held& held, const Layout& layout) override {
-    WW_CHECK(copy_ != nullptr);
-    // After an earlier error, the copy may be complete, so that only the link is missing.
-    WW_TRY(const bool recovered, copy_->Recover());
-    if (recovered && !copy_->held().has_value()) {
-      return Error(ErrorCode::kCorrupt, fmt::format("a copy in {} was damaged by an error of the disk before it was "
-                                                    "used; it must be loaded anew",
-                                                    mirror_.directory_.string()));
+  Status Prepare(const Held& held, const Layout& layout) override {
+    WW_RETURN_IF_ERROR(RecoverCopy());
+    if (copy_->held().has_value()) return Ok();  // an earlier Commit has failed, because of the link
+    return load_->Prepare(held, layout);
+  }
+  Result<StateView> View() override { return load_->View(); }
+  Status Commit(const std::shared_ptr<const StagedChange>& change, const Held& after) override {
+    WW_RETURN_IF_ERROR(RecoverCopy());
+    // No reader sees the copy yet, so it may change in two steps.
+    if (!copy_->held().has_value()) {
+      WW_RETURN_IF_ERROR(load_->Commit(change, after));
+    } else if (copy_->held() != after) {
+      WW_RETURN_IF_ERROR(copy_->Apply(change, after));
     }
-    if (!copy_->held().has_value()) WW_RETURN_IF_ERROR(load_->Commit(held, layout));
     return mirror_.SwapTo(number_, copy_);
   }
 
  private:
+  // After an earlier error, the copy may be complete, so that only the link is missing.
+  Status RecoverCopy() {
+    WW_CHECK(copy_ != nullptr);
+    WW_TRY(const bool recovered, copy_->Recover());
+    if (!recovered || copy_->held().has_value()) return Ok();
+    return Error(ErrorCode::kCorrupt, fmt::format("a copy in {} was damaged by an error of the disk before it was "
+                                                  "used; it must be loaded anew",
+                                                  mirror_.directory_.string()));
+  }
+
   SwapMirror& mirror_;
   const std::uint64_t number_;
   std::unique_ptr<Mirror> copy_;

@@ -25,11 +25,22 @@ class ArrayLoad final : public TargetLoad {
     return load_->WriteAt(file, offset, bytes);
   }
 
-  Status Commit(const Held& held, const Layout& layout) override {
-    WW_TRY(const ArrayTarget::Places fits, target_.Match(layout));  // before anybody relies on it
-    WW_RETURN_IF_ERROR(load_->Commit(held, layout));
-    target_.loaded_ = std::move(memory_);
-    return Ok();
+  Status Prepare(const Held& held, const Layout& layout) override {
+    if (memory_->held().has_value()) return Ok();
+    WW_TRY(const ArrayTarget::Places fits, target_.Match(layout));
+    WW_RETURN_IF_ERROR(load_->Prepare(held, layout));
+    return load_->Commit(nullptr, held);
+  }
+
+  Result<StateView> View() override { return memory_->View(); }
+
+  // Applies the change before anything is copied, so that the arrays change once.
+  Status Commit(const std::shared_ptr<const StagedChange>& change, const Held& after) override {
+    if (change != nullptr && memory_->held() != after) {
+      WW_TRY(const ArrayTarget::Places fits, target_.Match(change->layout_after()));
+      WW_RETURN_IF_ERROR(memory_->Apply(change, after));
+    }
+    return target_.CopyFrom(*memory_, after);
   }
 
  private:
@@ -103,19 +114,15 @@ Status ArrayTarget::Adopt(const Held& held, const Layout& layout) {
   return Ok();
 }
 
-const std::optional<Held>& ArrayTarget::held() const { return loaded_ != nullptr ? loaded_->held() : state_.held; }
-
 Result<StateView> ArrayTarget::View() {
-  if (loaded_ != nullptr) return loaded_->View();
   WW_CHECK(state_.held.has_value());
   std::vector<std::span<const std::uint8_t>> tensors;
   for (const auto& places : places_) tensors.emplace_back(places.front());
   return StateView(state_.layout, std::move(tensors), state_.digests);
 }
 
-Status ArrayTarget::CopyToArrays() {
-  WW_CHECK(loaded_ != nullptr);
-  const Layout& layout = loaded_->layout();
+Status ArrayTarget::CopyFrom(const MemoryTarget& loaded, const Held& held) {
+  const Layout& layout = loaded.layout();
   WW_TRY(Places places, Match(layout));
   bits_before_.clear();
   last_change_ = nullptr;
@@ -123,19 +130,14 @@ Status ArrayTarget::CopyToArrays() {
   for (std::size_t i = 0; i < places.size(); ++i) {
     const auto& to = places[i].front();
     if (!first) bits_before_.emplace_back(to.begin(), to.end());
-    for (const auto& place : places[i]) std::ranges::copy(loaded_->bytes(i), place.begin());
+    for (const auto& place : places[i]) std::ranges::copy(loaded.bytes(i), place.begin());
   }
-  before_ = std::exchange(state_, {loaded_->held(), std::make_shared<const Layout>(layout), loaded_->digests()});
+  before_ = std::exchange(state_, {held, std::make_shared<const Layout>(layout), loaded.digests()});
   places_ = std::move(places);
-  loaded_ = nullptr;
   return Ok();
 }
 
 Status ArrayTarget::Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) {
-  if (loaded_ != nullptr) {
-    WW_TRY(const Places fits, Match(change->layout_after()));
-    return loaded_->Apply(change, after);
-  }
   WW_CHECK(state_.held.has_value());
   WW_CHECK(change->state_before() == state_.held->state && change->state_after() == after.state);
   const auto layout = std::make_shared<const Layout>(change->layout_after());
@@ -151,9 +153,6 @@ Status ArrayTarget::Apply(const std::shared_ptr<const StagedChange>& change, con
 }
 
 Status ArrayTarget::Undo() {
-  if (loaded_ != nullptr) {
-    return Error(ErrorCode::kInvalidArgument, "there is no change to take back: what was loaded is not applied yet");
-  }
   if (!before_.held.has_value()) return Error(ErrorCode::kInvalidArgument, "there is no change to take back");
   WW_TRY(Places places, Match(*before_.layout));
   if (last_change_ != nullptr) {
@@ -166,7 +165,7 @@ Status ArrayTarget::Undo() {
       for (const auto& place : places_[tensor.tensor()]) tensor.Undo(place);
     }
   } else {
-    // CopyToArrays had the same arrays, in the order of the layout it brought.
+    // The load had the same arrays, in the order of its layout.
     for (std::size_t i = 0; i < places_.size(); ++i) {
       for (const auto& place : places_[i]) std::ranges::copy(bits_before_[i], place.begin());
     }
@@ -184,15 +183,20 @@ Result<std::unique_ptr<TargetLoad>> ArrayTarget::BeginLoad(std::span<const Ancho
   return std::unique_ptr<TargetLoad>(std::make_unique<ArrayLoad>(*this, std::move(memory), std::move(load)));
 }
 
-Status ArrayTarget::CheckArrays() {
-  if (loaded_ != nullptr || !state_.held.has_value()) {
-    return Error(ErrorCode::kInvalidArgument, "the arrays hold no version yet that could be checked");
+Status ArrayTarget::Verify() {
+  if (!state_.held.has_value()) {
+    return Error(ErrorCode::kInvalidArgument, "the arrays hold no version yet that could be verified");
   }
-  WW_TRY(const std::vector<Digest> digests, DigestsAs(*state_.layout, places_));
-  if (digests == state_.digests) return Ok();
-  return Error(
-      ErrorCode::kCorrupt,
-      fmt::format("the arrays are not version {} any more: something else has written to them", state_.held->version));
+  const auto digests = DigestsAs(*state_.layout, places_);
+  if (digests.ok() && digests.value() == state_.digests) return Ok();
+  Error differs(ErrorCode::kCorrupt, fmt::format("the arrays no longer hold version {}: something else has written to "
+                                                 "them; the next update loads everything",
+                                                 state_.held->version));
+  state_ = {};
+  before_ = {};
+  last_change_ = nullptr;
+  bits_before_.clear();
+  return differs;
 }
 
 }  // namespace weightwire

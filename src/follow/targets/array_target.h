@@ -1,10 +1,9 @@
 // A target that is somebody else's arrays: a state dict, or whatever holds a model's tensors in host memory.
 //
-// The arrays hold one version and change only in Apply, Undo and CopyToArrays. An anchor is loaded beside them, into
-// memory of its own; from then on the target shows that version, but the arrays get it only when CopyToArrays is
-// called.
+// The arrays hold one version. They change only in Apply, in Undo, and when a load is committed. An anchor is loaded
+// beside them, into memory of its own.
 //
-// The arrays' owner must leave them as they are, except through the target. CheckArrays finds out.
+// The arrays' owner must not write to them, except through the target. Verify detects such writes.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -42,22 +41,13 @@ class ArrayTarget final : public Target {
   // They hold that version. kMismatch when their digest says otherwise. REQUIRES: not held().
   Status Adopt(const Held& held, const Layout& layout);
 
-  // A loaded version is not in the arrays yet.
-  [[nodiscard]] bool waits_for_copy() const { return loaded_ != nullptr; }
-  // What the arrays themselves hold.
-  [[nodiscard]] const std::optional<Held>& held_by_arrays() const { return state_.held; }
-  // Copies it there. kMismatch, and nothing is written, when the arrays are not of its layout.
-  Status CopyToArrays();
-
-  // Digests the arrays anew: kCorrupt if they are not what they should be. REQUIRES: held(), nothing waits.
-  Status CheckArrays();
-
-  [[nodiscard]] const std::optional<Held>& held() const override;
+  [[nodiscard]] const std::optional<Held>& held() const override { return state_.held; }
   [[nodiscard]] Result<StateView> View() override;
-  // Into the loaded version while it waits for CopyToArrays, so that the arrays change once.
+  // kMismatch, and nothing is written, when the arrays are not of the layout of `after`. So does a load's Commit.
   Status Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) override;
-  // Takes back Apply, or CopyToArrays unless it was the first.
+  // Takes back a load too, unless it was the first.
   Status Undo() override;
+  Status Verify() override;
   Result<std::unique_ptr<TargetLoad>> BeginLoad(std::span<const AnchorFile> files) override;
 
  private:
@@ -73,6 +63,8 @@ class ArrayTarget final : public Target {
   ArrayTarget(const Kernels& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
   // Where the tensors of a layout are to be written; every array must be a tensor of it, and every tensor have one.
   [[nodiscard]] Result<Places> Match(const Layout& layout) const;
+  // Copies everything that `loaded` holds, which is version `held`.
+  Status CopyFrom(const MemoryTarget& loaded, const Held& held);
   // Also whether all copies of a tied tensor are the same.
   [[nodiscard]] Result<std::vector<Digest>> DigestsAs(const Layout& layout, const Places& places) const;
 
@@ -82,9 +74,8 @@ class ArrayTarget final : public Target {
 
   State state_;  // what the arrays hold
   Places places_;
-  std::unique_ptr<MemoryTarget> loaded_;  // what waits for CopyToArrays
 
-  // The way back: the last change, or what the arrays held before the last CopyToArrays, tensor by tensor.
+  // For Undo: the last change, or what the arrays held before the last load, tensor by tensor.
   State before_;
   std::shared_ptr<const StagedChange> last_change_;
   std::vector<std::vector<std::uint8_t>> bits_before_;

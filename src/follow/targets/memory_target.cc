@@ -37,7 +37,8 @@ class MemoryLoad final : public TargetLoad {
     return Ok();
   }
 
-  Status Commit(const Held& held, const Layout& layout) override {
+  Status Prepare(const Held& held, const Layout& layout) override {
+    if (state_.layout != nullptr) return Ok();
     MemoryTarget::State state;
     state.layout = std::make_shared<const Layout>(layout);
     state.tensors.resize(layout.size());
@@ -61,8 +62,18 @@ class MemoryLoad final : public TargetLoad {
     if (StateDigest(layout, state.digests) != held.state) {
       return Corrupt(fmt::format("the anchor's weights are not those of version {}", held.version));
     }
-    target_.state_ = std::move(state);
-    target_.held_ = held;
+    state_ = std::move(state);
+    held_ = held;
+    return Ok();
+  }
+
+  Result<StateView> View() override { return MemoryTarget::ViewOf(state_); }
+
+  Status Commit(const std::shared_ptr<const StagedChange>& change, const Held& after) override {
+    target_.state_ = std::move(state_);
+    target_.held_ = held_;
+    if (change != nullptr) WW_RETURN_IF_ERROR(target_.Apply(change, after));
+    // The bits from before the load are not kept.
     target_.last_change_ = nullptr;
     target_.held_before_.reset();
     target_.state_before_ = {};
@@ -93,13 +104,19 @@ class MemoryLoad final : public TargetLoad {
   std::vector<std::string> names_;
   // Memory that nothing was written to yet takes none: a size that is a lie ends with the object, not with the machine.
   std::vector<std::shared_ptr<UnfilledVector<std::uint8_t>>> files_;
+  MemoryTarget::State state_;  // with a layout once it is prepared
+  std::optional<Held> held_;
 };
 
 Result<StateView> MemoryTarget::View() {
   WW_CHECK(held_.has_value());
+  return ViewOf(state_);
+}
+
+StateView MemoryTarget::ViewOf(const State& state) {
   std::vector<std::span<const std::uint8_t>> tensors;
-  for (const auto& places : state_.tensors) tensors.emplace_back(places.front());
-  return StateView(state_.layout, std::move(tensors), state_.digests);
+  for (const auto& places : state.tensors) tensors.emplace_back(places.front());
+  return {state.layout, std::move(tensors), state.digests};
 }
 
 Status MemoryTarget::Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) {
@@ -159,15 +176,21 @@ Result<std::unique_ptr<TargetLoad>> MemoryTarget::BeginLoad(std::span<const Anch
   }
 }
 
-Status MemoryTarget::Check() {
-  WW_CHECK(held_.has_value());
+Status MemoryTarget::Verify() {
+  if (!held_.has_value()) return Error(ErrorCode::kInvalidArgument, "there is no version yet that could be verified");
   std::vector<std::span<const std::uint8_t>> tensors;
   for (const auto& places : state_.tensors) tensors.emplace_back(places.front());
   if (DigestTensors(tensors, kernels_, pool_) == state_.digests &&
       StateDigest(*state_.layout, state_.digests) == held_->state) {
     return Ok();
   }
-  return Corrupt(fmt::format("what is held is not version {} any more", held_->version));
+  Error differs =
+      Corrupt(fmt::format("the memory no longer holds version {}: something else has written to it", held_->version));
+  held_.reset();
+  last_change_ = nullptr;
+  held_before_.reset();
+  state_before_ = {};
+  return differs;
 }
 
 }  // namespace weightwire

@@ -23,15 +23,13 @@ class MemoryTarget final : public Target {
   [[nodiscard]] Result<StateView> View() override;
   Status Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) override;
   Status Undo() override;
+  Status Verify() override;
   Result<std::unique_ptr<TargetLoad>> BeginLoad(std::span<const AnchorFile> files) override;
 
   // The tensors by the layout held. REQUIRES: held().
   [[nodiscard]] const Layout& layout() const { return *state_.layout; }
   [[nodiscard]] std::span<const std::uint8_t> bytes(std::size_t tensor) const { return state_.tensors[tensor].front(); }
   [[nodiscard]] const std::vector<Digest>& digests() const { return state_.digests; }
-
-  // Digests everything held anew: kCorrupt if it is not what it should be.
-  Status Check();
 
  private:
   friend class MemoryLoad;
@@ -43,6 +41,8 @@ class MemoryTarget final : public Target {
     std::vector<Digest> digests;
     std::vector<std::shared_ptr<UnfilledVector<std::uint8_t>>> storage;
   };
+
+  [[nodiscard]] static StateView ViewOf(const State& state);
 
   const Kernels& kernels_;
   ThreadPool& pool_;

@@ -1,7 +1,7 @@
 // A target: what a follower writes into, and the only thing it needs to know of it.
 //
 // Between two calls a target holds the exact bits of one version, or nothing. Apply and Commit of a load are atomic:
-// whatever happens, crash included, the target holds the version before or the one after.
+// after a crash the target holds the previous version or the next one.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -40,7 +40,8 @@ struct Held {
   return {record.run, record.version, record.step, known.hash, record.layout, record.state, record.delta_bytes};
 }
 
-// An anchor on its way into a target. Nothing of it is seen before Commit; destroyed before that, it is dropped.
+// An anchor that is loaded beside what a target holds. The target shows nothing of it before Commit. A load that is
+// destroyed before that is dropped. Its target's Apply, Undo, BeginLoad and Recover end it: destroy it then.
 class TargetLoad {
  public:
   TargetLoad() = default;
@@ -51,8 +52,17 @@ class TargetLoad {
   // Bytes of a file, in any order and any number of times; what is written last counts. REQUIRES: within the file.
   virtual Status WriteAt(std::size_t file, std::uint64_t offset, std::span<const std::uint8_t> bytes) = 0;
 
-  // All bytes are there. Digests them in full: kCorrupt if they are not the state of `held`, and nothing has changed.
-  virtual Status Commit(const Held& held, const Layout& layout) = 0;
+  // Digests all bytes in full, and makes them durable where the target is. kCorrupt if they are not the state of
+  // `held`. The target does not change. May be repeated. REQUIRES: all bytes were written.
+  virtual Status Prepare(const Held& held, const Layout& layout) = 0;
+
+  // The bits loaded. Valid until the load is committed or destroyed. REQUIRES for this and Commit: Prepare succeeded.
+  [[nodiscard]] virtual Result<StateView> View() = 0;
+
+  // Makes the target hold the loaded version, with `change` over it unless that is nullptr. `after` is the version held
+  // then. Errors are those of Target::Apply; the target may then hold the loaded version without the change, and the
+  // load is over. Otherwise the call can be repeated.
+  virtual Status Commit(const std::shared_ptr<const StagedChange>& change, const Held& after) = 0;
 };
 
 class Target {
@@ -72,8 +82,13 @@ class Target {
   // the target just now: nothing was written, try again.
   virtual Status Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) = 0;
 
-  // Takes the last Apply back; kInvalidArgument when there is nothing to take back.
+  // Takes back the last Apply, or the last Commit of a load. kInvalidArgument if there is none, or the target does not
+  // keep the bits from before a load.
   virtual Status Undo() = 0;
+
+  // Digests everything that the target holds. kCorrupt: something else has written to it, and the target holds no
+  // version any longer. kInvalidArgument if it holds none.
+  virtual Status Verify() = 0;
 
   // Files that are not needed may be passed over by the target.
   virtual Result<std::unique_ptr<TargetLoad>> BeginLoad(std::span<const AnchorFile> files) = 0;

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from weightwire import _core
+from weightwire._follower import Follower
 from weightwire._update import Update
 from weightwire.errors import CorruptError, UnavailableError, WeightwireError
-from weightwire.follower import Follower
 from weightwire.integrations._settings import EngineSettings
 from weightwire.integrations.vllm._engine import EXIT_STATUS, Engine, UpdateFailed
 from weightwire.integrations.vllm._mirror import (
@@ -69,7 +69,7 @@ class EngineFollower:
         self._held: HeldVersion | None = None  # by the engine; None: unknown, or not the same in all of it
         self._backoff = _core.Backoff(_ERROR_SECONDS, _LONGEST_ERROR_SECONDS)  # after updates that failed
         self._pinned = settings.pin  # as the user wants it
-        self._follower_pin: tuple[int | None, bool] | None = (None, False)  # the follower's own; None: unknown
+        self._follower_pin: int | None = None  # the follower's own
         self._elements = 0  # of the checkpoint
         self._committed_at = -math.inf
         self._verified_at = -math.inf
@@ -95,7 +95,7 @@ class EngineFollower:
             if intact and found is not None and self._pinned in (None, found.version):
                 locks.enter_context(read_lock(self._mirror))
             else:  # a follower loads damaged files again, or the first version, or moves to the pinned one
-                await self._open_follower(check=not intact or found is None)
+                await self._open_follower(verify=not intact or found is None)
                 assert self._follower is not None
                 if self._follower.version is None or self._pinned is not None:
                     await self._move_mirror_before_start(self._follower)
@@ -111,7 +111,7 @@ class EngineFollower:
         it."""
         self._update_pin(follower)
         update = await asyncio.to_thread(follower.poll)
-        if update is not None and update.seconds is None:  # deltas, perhaps after an anchor
+        if update is not None:
             await self._move_mirror(update)
 
     async def _mirror_is_intact(self) -> bool:
@@ -218,25 +218,22 @@ class EngineFollower:
         assert follower is not None
         self._update_pin(follower)
         update = await asyncio.to_thread(follower.poll)
-        # A pinned follower does not look for newer versions.
-        if self._follower_pin is not None and self._follower_pin[0] is not None:
-            self._status.add_seen(await asyncio.to_thread(follower.newest))
-        self._status.set_follower(follower.stats)
+        self._status.set_follower(follower.status)
         if self._held is None or follower.version != self._held.version:
             await self._catch_up(follower, update)
-        elif update is not None and update.seconds is None and self._is_due():
+        elif update is not None and self._is_due():
             await self._update(update)
         if self._settings.verify == "full" and self._committed_at > self._verified_at:
             await self._verify_if_due()
 
     def _update_pin(self, follower: Follower) -> None:
-        version, back = self._pinned, self._pinned is not None
-        held = self._held.version if self._settings.every_version and self._held is not None else None
-        if held is not None and (version is None or version > held):
-            version, back = held + 1, False
-        if (version, back) != self._follower_pin:
-            follower.pin(version, back=back)
-            self._follower_pin = (version, back)
+        if self._pinned == self._follower_pin:
+            return
+        if self._pinned is None:
+            follower.unpin()
+        else:
+            follower.pin(self._pinned)
+        self._follower_pin = self._pinned
 
     def _is_due(self) -> bool:
         if time.monotonic() - self._committed_at < self._settings.min_update_interval:
@@ -258,8 +255,9 @@ class EngineFollower:
         await self._move_mirror(update)
         moved = time.monotonic()
         if not self._may_hold(update.version):
-            await asyncio.to_thread(update.undo)
-            self._follower_pin = None  # undo has pinned it
+            if not update.is_full_load:  # of that the mirror keeps no old bits; the pin leads it back
+                await update.undo_async()
+                self._follower_pin = update.from_version  # undo has pinned it
             return
         if not in_place:
             await self._apply_mirror()
@@ -274,13 +272,15 @@ class EngineFollower:
     async def _prepare(self, update: Update) -> bool:
         """Has the workers prepare the change, and returns True. Or has them check that they would not refuse it, and
         returns False: then they compare all parameters with the mirror, once that has moved."""
-        changes = update.changes
-        if changes is None or update.changes_layout:
+        if update.layout_changed:
             raise UpdateRefused(
                 f"version {update.version} has other names, types or shapes; start the server anew from its mirror, "
                 "once a follower has brought it there"
             )
-        is_dense = _COMPARE_ALL_ABOVE * sum(change.changed for change in changes) > self._elements
+        changes = update.changes
+        if changes is None:
+            return False
+        is_dense = _COMPARE_ALL_ABOVE * sum(change.changed_units for change in changes) > self._elements
         # Parameters that cannot be compared can only be updated by the change.
         can_compare = not self.status["not_compared"]
         if not is_dense or not can_compare:
@@ -297,10 +297,9 @@ class EngineFollower:
         return False
 
     async def _catch_up(self, follower: Follower, update: Update | None) -> None:
-        """Brings the engine to a mirror at another version: the mirror loaded an anchor, or an update failed after the
-        mirror moved. First applies a staged update to the mirror, so that the engine skips versions that are not
-        wanted."""
-        if update is not None and update.seconds is None and self._may_hold(update.version):
+        """Brings the engine to a mirror at another version, because an update failed after the mirror moved. First
+        applies a staged update to the mirror, so that the engine skips versions that are not wanted."""
+        if update is not None and self._may_hold(update.version):
             await self._move_mirror(update)
         if follower.version is None:
             raise UnavailableError(f"the mirror {self._mirror} is damaged, and not loaded anew yet")
@@ -353,7 +352,7 @@ class EngineFollower:
         answers = await self._engine.compare(recheck_stale=False)
         assert self._follower is not None
         try:
-            await asyncio.to_thread(self._follower.check)
+            await asyncio.to_thread(self._follower.verify)
         except CorruptError as error:  # modules that are loaded from it are wrong too
             raise WeightsDiffer(f"the mirror is damaged: {error}") from error
         self._verified_at = time.monotonic()
@@ -361,16 +360,17 @@ class EngineFollower:
         elements = sum(answer["elements"] for answer in answers)
         self._status.verified(self._held.version, elements, self._verify_seconds)
 
-    async def _open_follower(self, *, check: bool = False) -> None:
+    async def _open_follower(self, *, verify: bool = False) -> None:
         settings = self._settings
         self._follower = await Follower.open_async(
             settings.run,
             self._mirror,
             name=settings.name,
-            check=check,
-            keep_lease=settings.lease,
-            threads=settings.threads or 0,
-            bytes_per_second=settings.max_bytes_per_second or 0,
+            verify=verify,
+            lease=settings.lease,
+            every_version=settings.every_version,
+            threads=settings.threads,
+            max_bytes_per_second=settings.max_bytes_per_second,
         )
 
     async def _release_lease(self) -> None:
@@ -387,7 +387,7 @@ class EngineFollower:
 
     def _update_lag(self) -> None:
         if self._follower is not None:
-            self._status.set_follower(self._follower.stats)  # also versions that could not be fetched
+            self._status.set_follower(self._follower.status)  # also versions that could not be fetched
         self._status.update_lag()
 
 
