@@ -57,9 +57,7 @@ class Memory:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)
-        self._read = ctypes.CDLL(
-            Path(os.environ["WEIGHTWIRE_BENCH"]).parent / "libmemory_floor.so"
-        ).weightwire_read_once
+        self._read = ctypes.CDLL(Path(os.environ["WW_BENCH"]).parent / "libmemory_floor.so").weightwire_read_once
         self._read.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         self._read.restype = ctypes.c_uint64
 
@@ -132,7 +130,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    program = os.environ["WEIGHTWIRE_BENCH"]
+    program = os.environ["WW_BENCH"]
     torch.set_num_threads(options.threads)
 
     training = Training(options.layers)

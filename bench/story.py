@@ -56,7 +56,7 @@ class Mirror:
 
 def digest(directory: Path) -> str:
     ran = subprocess.run([COMMAND, "digest", directory, "--json"], check=True, capture_output=True, text=True)
-    return json.loads(ran.stdout)["state"]
+    return json.loads(ran.stdout)["digest"]
 
 
 def reading_once(training: Training) -> float:

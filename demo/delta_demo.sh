@@ -10,7 +10,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 step() { printf '\n== %s\n' "$*"; }
-state() { "$weightwire" digest "$1" | awk '$1 == "state" { print $2 }'; }
+digest() { "$weightwire" digest "$1" | awk '$1 == "digest" { print $2 }'; }
 # What the command prints, without the temporary folder's name.
 shown() { "$weightwire" "$@" 2>&1 | sed "s|$folder/||"; }
 
@@ -33,7 +33,7 @@ if ((status != 6)) || [[ -e "$folder/wrong.safetensors" ]]; then
 fi
 
 step "Are they the same weights? The digests of the trainer's file and of the copy:"
-ours=$(state "$new") theirs=$(state "$folder/copy.safetensors")
+ours=$(digest "$new") theirs=$(digest "$folder/copy.safetensors")
 printf 'trainer  %s\ncopy     %s\n\n' "$ours" "$theirs"
 if [[ "$ours" != "$theirs" ]]; then
   echo "demo: the copy differs" >&2

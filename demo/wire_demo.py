@@ -214,7 +214,7 @@ def main(seconds: float) -> int:
 
 def compare(folder: Path, table: Table) -> int:
     def digest(directory):
-        return json.loads(subprocess.check_output([WEIGHTWIRE, "digest", str(folder / directory), "--json"]))["state"]
+        return json.loads(subprocess.check_output([WEIGHTWIRE, "digest", str(folder / directory), "--json"]))["digest"]
 
     print()
     digests = {name: digest(name) for name in ("trainer", "a", "b")}

@@ -264,7 +264,7 @@ class Demo:
 
     def _digest(self, directory):
         said = subprocess.run([WEIGHTWIRE, "digest", directory, "--json"], check=True, capture_output=True, text=True)
-        return json.loads(said.stdout)["state"]
+        return json.loads(said.stdout)["digest"]
 
     def _digest_of_mirror(self, name, expected):
         """Waits for the expected digest. Returns the last one on timeout."""

@@ -1,7 +1,11 @@
 #include "cli/checkpoints.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <system_error>
 #include <utility>
 
@@ -61,12 +65,42 @@ std::vector<Digest> DigestInFull(const Checkpoint& checkpoint, const std::string
   return digests;
 }
 
+namespace {
+
+// Reads all of standard input, which may be a pipe, into memory that can be mapped.
+Result<MappedFile> MapStandardInput() {
+  const int memory = ::memfd_create("standard input", MFD_CLOEXEC);
+  if (memory < 0) return SystemError("make room for", "standard input", errno);
+  Status status;
+  std::vector<char> buffer(std::size_t{1} << 20);
+  for (;;) {
+    const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) status = SystemError("read", "standard input", errno);
+    if (count <= 0) break;
+    for (ssize_t written = 0; written < count && status.ok();) {
+      const ssize_t now = ::write(memory, buffer.data() + written, static_cast<std::size_t>(count - written));
+      if (now < 0) status = SystemError("keep", "standard input", errno);
+      written += std::max<ssize_t>(now, 0);
+    }
+    if (!status.ok()) break;
+  }
+  auto map =
+      status.ok() ? MappedFile::Open(fmt::format("/proc/self/fd/{}", memory)) : Result<MappedFile>(status.error());
+  ::close(memory);
+  return map;
+}
+
+}  // namespace
+
 Result<LoadedDelta> LoadDelta(const std::filesystem::path& path) {
-  WW_TRY(MappedFile map, MappedFile::Open(path));
-  const Progress progress("checking " + path.string());
+  const bool is_input = path == "-";
+  const std::string name = is_input ? "standard input" : path.string();
+  WW_TRY(MappedFile map, is_input ? MapStandardInput() : MappedFile::Open(path));
+  const Progress progress("checking " + name);
   auto file = DeltaFile::Parse(map.bytes());
-  if (!file.ok()) return file.error().In(path.string());
-  return LoadedDelta{std::move(map), std::move(file).value()};
+  if (!file.ok()) return file.error().In(name);
+  return LoadedDelta{name, std::move(map), std::move(file).value()};
 }
 
 Status CheckNameIsFree(const std::filesystem::path& output) {

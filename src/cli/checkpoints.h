@@ -25,13 +25,14 @@ Result<Checkpoint> OpenCheckpoint(const std::filesystem::path& path);
 // The digest of every tensor, computed in full, with progress.
 std::vector<Digest> DigestInFull(const Checkpoint& checkpoint, const std::string& what, const Compute& compute);
 
-// A delta file and the mapping its bytes lie in.
+// A delta file and the mapping that holds its bytes.
 struct LoadedDelta {
+  std::string name;  // for messages
   MappedFile map;
   DeltaFile file;
 };
 
-// The error names the path.
+// "-" is standard input. An error names the path.
 Result<LoadedDelta> LoadDelta(const std::filesystem::path& path);
 
 // An error if something has that name already: before hours of work, not after.

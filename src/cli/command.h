@@ -30,8 +30,12 @@ struct Program {
   std::function<std::vector<Command>(CLI::App&)> add_commands;  // in the order that --help shows
 };
 
-// What main does. Fills `options` before a command runs. Prints --help if no command is named. Returns the exit status
-// (runner/error_kinds.h).
+// An exception that no error stands for. Its kind is in no table of errors, because nobody can react to it.
+inline constexpr const char* kUnexpected = "unexpected";
+inline constexpr int kUnexpectedStatus = 1;
+
+// What main does. Fills `options` before a command runs. Without a command it prints --help as an error. Returns the
+// exit status (runner/error_kinds.h).
 int RunProgram(const Program& program, GlobalOptions& options, int argc, const char* const* argv);
 
 // The program `weightwire`.

@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "cli/interrupt.h"
+#include "cli/messages.h"
+#include "cli/outage_notice.h"
 
 namespace weightwire {
 namespace {
@@ -19,12 +21,19 @@ struct StoreTools {
   SystemRandom random;
 };
 
+std::unique_ptr<Store> WithOutageNotice(std::unique_ptr<Store> backend, const GlobalOptions& options,
+                                        const Clock* clock) {
+  const auto retry_for = std::chrono::ceil<std::chrono::seconds>(options.RetryFor());
+  return std::make_unique<OutageNoticeStore>(std::move(backend), clock, retry_for);
+}
+
 }  // namespace
 
 void SetStoreOptions(const GlobalOptions& options, StoreRetries retries, WrapOptions& wrap) {
   wrap.limits.bytes_per_second = options.max_bytes_per_second;
   wrap.retry.deadline = options.RetryFor();
   wrap.retry.across_calls = retries == StoreRetries::kStore;
+  if (options.verbose) wrap.trace = [](const TraceEvent& event) { messages::Detail(FormatTraceEvent(event)); };
   if (retries == StoreRetries::kCaller) wrap.retry.deadline = std::min(wrap.retry.deadline, RetryPolicy().deadline);
 }
 
@@ -32,7 +41,8 @@ CommandTools RealTools(FileSystem& files) {
   const auto store_tools = std::make_shared<StoreTools>();
   CommandTools tools;
   tools.files = &files;
-  tools.open_store = [store_tools, options = tools.options](const std::string& location, StoreRetries retries) {
+  tools.open_store = [store_tools, options = tools.options](const std::string& location,
+                                                            StoreRetries retries) -> Result<std::unique_ptr<Store>> {
     OpenOptions open;
     open.clock = &store_tools->clock;
     WrapOptions wrap;
@@ -40,7 +50,8 @@ CommandTools RealTools(FileSystem& files) {
     wrap.sleeper = &store_tools->sleeper;
     wrap.random = &store_tools->random;
     SetStoreOptions(*options, retries, wrap);
-    return OpenStore(location, open, wrap);
+    WW_TRY(auto backend, OpenBackend(location, open));
+    return WrapStore(WithOutageNotice(std::move(backend), *options, open.clock), wrap);
   };
   tools.is_public = [store_tools](const std::string& location, std::string_view key) {
     OpenOptions open;

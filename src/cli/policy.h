@@ -26,5 +26,9 @@ inline constexpr std::chrono::minutes kVllmTimeout{15};
 // Progress is shown for what takes longer, and then this often.
 inline constexpr std::chrono::milliseconds kProgressDelay{700};
 inline constexpr std::chrono::milliseconds kProgressInterval{200};
+// With --log-format json, progress is printed at most this often.
+inline constexpr std::chrono::seconds kJsonProgressInterval{1};
+// An outage of the store is told once it has lasted this long.
+inline constexpr std::chrono::seconds kOutageNotice{2};
 
 }  // namespace weightwire

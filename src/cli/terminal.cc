@@ -1,23 +1,16 @@
 #include "cli/terminal.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
+#include "cli/messages.h"
 #include "cli/policy.h"
 
 namespace weightwire {
-namespace {
-
-constexpr const char* kErase = "\r\x1b[K";
-
-}  // namespace
-
 Progress::Progress(std::string what, std::uint64_t total) : what_(std::move(what)), total_(total) {
-  if (::isatty(STDERR_FILENO) == 1) painter_ = std::thread([this] { Show(); });
+  if (messages::ShownProgress() != messages::ProgressStyle::kNone) painter_ = std::thread([this] { Show(); });
 }
 
 Progress::~Progress() {
@@ -43,29 +36,21 @@ void Progress::Show() {
   if (end_.wait_for(lock, kProgressDelay, [this] { return ended_; })) return;
   do {
     const auto passed = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start);
-    fmt::print(stderr, "{}{}", kErase, Line(what_, done_.load(std::memory_order_relaxed), total_, passed));
-    std::fflush(stderr);
+    messages::Progress(Line(what_, done_.load(std::memory_order_relaxed), total_, passed));
   } while (!end_.wait_for(lock, kProgressInterval, [this] { return ended_; }));
-  fmt::print(stderr, "{}", kErase);
-  std::fflush(stderr);
+  messages::Progress("");
 }
 
-LiveLine::LiveLine() : is_terminal_(::isatty(STDERR_FILENO) == 1) {}
+LiveLine::LiveLine() : is_shown_(messages::ShownProgress() != messages::ProgressStyle::kNone) {}
 
 LiveLine::~LiveLine() { Erase(); }
 
 void LiveLine::Show(const std::string& text) {
-  if (!is_terminal_ || text == text_) return;
-  text_ = text;
-  fmt::print(stderr, "{}{}", kErase, text_);
-  std::fflush(stderr);
+  if (is_shown_) messages::Progress(text);
 }
 
 void LiveLine::Erase() {
-  if (text_.empty()) return;
-  text_.clear();
-  fmt::print(stderr, "{}", kErase);
-  std::fflush(stderr);
+  if (is_shown_) messages::Progress("");
 }
 
 }  // namespace weightwire

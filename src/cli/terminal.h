@@ -1,4 +1,4 @@
-// What is shown on a terminal while a command runs, on standard error. In a pipe nothing is shown.
+// Progress of a command that runs, on standard error (messages.h).
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ class Progress {
   std::mutex mutex_;
   std::condition_variable end_;
   bool ended_ = false;   // guarded by mutex_
-  std::thread painter_;  // only on a terminal
+  std::thread painter_;  // only if progress is shown
 };
 
 // One line that is written again and again.
@@ -49,14 +49,13 @@ class LiveLine {
   LiveLine(const LiveLine&) = delete;
   LiveLine& operator=(const LiveLine&) = delete;
 
-  [[nodiscard]] bool is_shown() const { return is_terminal_; }
+  [[nodiscard]] bool is_shown() const { return is_shown_; }
   void Show(const std::string& text);
   // Before something else is printed.
   void Erase();
 
  private:
-  const bool is_terminal_;
-  std::string text_;
+  const bool is_shown_;
 };
 
 }  // namespace weightwire

@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+
+#include "base/nearest_word.h"
 
 namespace weightwire {
 namespace {
@@ -52,21 +53,6 @@ std::string Replaced(std::string_view text, char to) {
   std::string result(text);
   std::replace(result.begin(), result.end(), '-', to);
   return result;
-}
-
-// The number of edits that turn one text into the other.
-std::size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0]++;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
 }
 
 std::vector<std::string> KnownVariables() {
@@ -155,12 +141,8 @@ std::vector<std::string> UnknownVariables() {
 }
 
 std::string UnknownVariableWarning(const std::string& name) {
-  constexpr std::size_t kMostEdits = 3;
-  const auto known = KnownVariables();
-  const auto nearest = std::min_element(
-      known.begin(), known.end(), [&](const auto& a, const auto& b) { return Distance(name, a) < Distance(name, b); });
-  const std::string hint =
-      Distance(name, *nearest) <= kMostEdits ? fmt::format("; did you mean {}?", *nearest) : std::string();
+  const auto nearest = NearestWord(name, KnownVariables());
+  const std::string hint = nearest.has_value() ? fmt::format("; did you mean {}?", *nearest) : std::string();
   return fmt::format("{} is unknown and has no effect{}", name, hint);
 }
 

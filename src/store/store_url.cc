@@ -55,6 +55,21 @@ Status ParseQuery(std::string_view url, std::string_view query, std::map<std::st
   return Ok();
 }
 
+// What a text that begins almost like a URL was probably meant to be: "s3://bucket/run" for "s3:/bucket/run",
+// "S3://bucket/run" or "s3//bucket/run". Nothing for a path.
+std::optional<std::string> MeantUrl(std::string_view text) {
+  const std::size_t letters = std::min(text.find_first_of(":/"), text.size());
+  std::string scheme(text.substr(0, letters));
+  std::transform(scheme.begin(), scheme.end(), scheme.begin(),
+                 [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  if (scheme != "s3" && scheme != "hf" && scheme != "file") return std::nullopt;
+  std::string_view rest = text.substr(letters);
+  // "s3/run" and "file" are ordinary paths.
+  if (!rest.starts_with(':') && !rest.starts_with("//")) return std::nullopt;
+  rest.remove_prefix(std::min(rest.find_first_not_of(":/"), rest.size()));
+  return fmt::format("{}://{}{}", scheme, scheme == "file" ? "/" : "", rest);
+}
+
 // Splits off the first segment.
 std::string_view TakeSegment(std::string_view* rest) {
   const std::string_view segment = rest->substr(0, rest->find('/'));
@@ -69,6 +84,12 @@ Result<StoreUrl> ParseStoreUrl(std::string_view url) {
   if (url.size() > kMaxUrlBytes) return Bad(url.substr(0, 80), "it is too long");
   StoreUrl parsed;
   const std::size_t scheme_end = url.find("://");
+  const std::string_view known = url.substr(0, std::min(scheme_end, url.size()));
+  if (known != "s3" && known != "hf" && known != "file") {
+    if (const auto meant = MeantUrl(url)) {
+      return Bad(url, fmt::format("did you mean {}? A directory of this name is written ./{}", *meant, url));
+    }
+  }
   if (scheme_end == std::string_view::npos) {
     parsed.path = url;
     parsed.name = url;

@@ -5,9 +5,9 @@ import signal
 import subprocess
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
+from exit_statuses import CORRUPT, INVALID_ARGUMENT, LOCAL_IO, MISMATCH, NOT_FOUND, UNSUPPORTED
 from test_command_roundtrip import (
     WEIGHTWIRE,
     WEIGHTWIRE_BENCH,
@@ -19,8 +19,6 @@ from test_command_roundtrip import (
     write_sharded,
 )
 
-INVALID_ARGUMENT, NOT_FOUND, IO, CORRUPT, MISMATCH, UNSUPPORTED = 2, 3, 4, 5, 6, 7
-
 
 @pytest.fixture
 def files(tmp_path):
@@ -28,7 +26,7 @@ def files(tmp_path):
     for number, state in enumerate(chain(3)):
         write_by_hand(tmp_path / f"{number}", state)
     for a, b in ((0, 1), (1, 2)):
-        succeed("diff", tmp_path / f"{a}", tmp_path / f"{b}", "-o", tmp_path / f"{a}{b}", "--no-compare")
+        succeed("diff", tmp_path / f"{a}", tmp_path / f"{b}", "-o", tmp_path / f"{a}{b}", "--no-other-formats")
     return tmp_path
 
 
@@ -38,7 +36,7 @@ def refused(files, status, words, *arguments, program=WEIGHTWIRE):
     result = weightwire(*arguments, program=program)
     assert result.returncode == status, result.stderr
     assert result.stdout == ""
-    assert result.stderr.startswith(f"{Path(program).name}: ")
+    assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1 and result.stderr.endswith("\n")
     for word in [words] if isinstance(words, str) else words:
         assert word in result.stderr
@@ -167,6 +165,30 @@ def test_existing_output(files):
     refused(files, INVALID_ARGUMENT, "--force", "diff", files / "0", files / "1", "-o", files / "taken")
     succeed("diff", files / "0", files / "1", "-o", files / "taken", "--force")
     assert (files / "taken").read_bytes() == (files / "01").read_bytes()
+    words = ["already exists", "--force"]
+    refused(files, INVALID_ARGUMENT, words, "apply", files / "0", files / "01", "-o", files / "taken")
+    folder = files / "directory"
+    refused(files, INVALID_ARGUMENT, "already exists", "apply", files / "0", files / "01", "-o", folder, "--force")
+    refused(files, INVALID_ARGUMENT, "--in-place", "apply", files / "0", files / "01", "-o", files / "0", "--force")
+    succeed("apply", files / "0", files / "01", "-o", files / "taken", "--force")
+    assert succeed("digest", files / "taken") == succeed("digest", files / "1")
+    assert not list(files.glob(".weightwire*"))
+
+
+def test_deltas_go_through_pipes(files):
+    made = subprocess.run([WEIGHTWIRE, "diff", files / "0", files / "1", "-o", "-"], capture_output=True, check=True)
+    assert made.stdout == (files / "01").read_bytes()
+    for delta in ("-", files / "12"):
+        base = files / "0" if delta == "-" else files / "out1"
+        out = files / ("out1" if delta == "-" else "out2")
+        subprocess.run(
+            [WEIGHTWIRE, "apply", base, delta, "-o", out], input=made.stdout, capture_output=True, check=True
+        )
+    assert succeed("digest", files / "out2") == succeed("digest", files / "2")
+    shown = subprocess.run([WEIGHTWIRE, "inspect", "-"], input=made.stdout, capture_output=True, check=True)
+    assert b"format version 1" in shown.stdout
+    broken = subprocess.run([WEIGHTWIRE, "inspect", "-"], input=made.stdout[:99], capture_output=True, check=False)
+    assert broken.returncode == CORRUPT and b"standard input" in broken.stderr
 
 
 def test_wrong_arguments(files):
@@ -182,7 +204,11 @@ def test_wrong_arguments(files):
         ["apply", files / "0", "-o", files / "out"],
         ["apply", files / "0", files / "01", "-o", files / "out", "--in-place"],
         ["inspect"],
-        ["inspect", files / "01", "--base", files / "0", "--layout", files / "0"],
+        ["inspect", files / "01", "--layout", files / "0"],
+        ["diff", files / "0", files / "1", "--mode", "dense"],
+        ["diff", files / "0", files / "1", "--json", "-o", "-"],
+        ["apply", files / "0", files / "01", "--force", "--in-place"],
+        ["apply", files / "0", "-", "-", "-o", files / "out"],
         ["digest"],
         ["bench"],
     ]
@@ -201,11 +227,6 @@ def test_wrong_arguments_of_the_benchmark(files):
 def test_unknown_instruction_set(files):
     result = weightwire("digest", files / "0", WEIGHTWIRE_ISA="abacus")
     assert result.returncode == INVALID_ARGUMENT and "scalar" in result.stderr
-
-
-def test_bad_layout_file(files):
-    (files / "layout").write_text("{}")
-    refused(files, CORRUPT, "layout", "inspect", files / "01", "--layout", files / "layout")
 
 
 def test_an_update_in_the_middle(files):
@@ -240,7 +261,7 @@ def test_a_full_standard_output(files, many):
         result = subprocess.run(
             [WEIGHTWIRE, "digest", "--tensors", what], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert result.returncode == IO and result.stderr == "weightwire: cannot write to standard output\n"
+    assert result.returncode == LOCAL_IO and result.stderr == "error: cannot write to standard output\n"
 
 
 def test_a_delta_is_no_checkpoint(files):
@@ -259,7 +280,7 @@ def test_an_interrupt_leaves_no_temporary_files(tmp_path):
     state, after = chain(2, size=20_000_000, share=0.001)
     write_by_hand(tmp_path / "old", state)
     write_by_hand(tmp_path / "new", after)
-    succeed("diff", tmp_path / "old", tmp_path / "new", "-o", tmp_path / "delta", "--no-compare")
+    succeed("diff", tmp_path / "old", tmp_path / "new", "-o", tmp_path / "delta", "--no-other-formats")
     process = subprocess.Popen(
         [WEIGHTWIRE, "apply", tmp_path / "old", tmp_path / "delta", "-o", tmp_path / "out"],
         # Who runs the tests in the background may have told everybody below to ignore it.

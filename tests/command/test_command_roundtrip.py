@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors
+from exit_statuses import CORRUPT, INVALID_ARGUMENT, MISMATCH, UNSUPPORTED
 from test_safetensors_interop import BITS, random_bytes, read_by_package, write_by_hand
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WEIGHTWIRE = os.environ.get("WEIGHTWIRE", str(REPOSITORY / "build/weightwire"))
 WEIGHTWIRE_BENCH = WEIGHTWIRE + "-bench"
-MODES = ("auto", "conditioned", "gaps", "fast", "dense", "whole")
+MODES = ("auto", "fast")
 
 
 def weightwire(*arguments, program=WEIGHTWIRE, **environment):
@@ -125,12 +126,12 @@ def test_every_type_in_every_mode(tmp_path, mode, share):
     report = succeed_json("diff", tmp_path / "old", tmp_path / "new", "-o", tmp_path / "delta", "--mode", mode)
     assert report["delta_bytes"] == (tmp_path / "delta").stat().st_size
     assert report["tensors"] == len(new)
-    assert report["tensors_changed"] == sum(old[name] != new[name] for name in new)
-    if mode in ("gaps", "dense", "whole"):
+    assert report["changed_tensors"] == sum(old[name] != new[name] for name in new)
+    if mode == "fast":
         modes = {tensor["mode"] for tensor in report["per_tensor"]}
         # Gaps mode gives way where it would take more than all of the tensor.
-        assert modes <= ({"gaps", "whole"} if mode == "gaps" else {mode})
-        assert mode in modes or share > 0.5
+        assert modes <= {"gaps", "whole"}
+        assert "gaps" in modes or share > 0.5
     succeed("apply", tmp_path / "old", tmp_path / "delta", "-o", tmp_path / "out")
     assert read_by_package(tmp_path / "out") == read_by_package(tmp_path / "new")
 
@@ -157,8 +158,8 @@ def test_several_deltas_are_applied_at_once(tmp_path):
     report = succeed_json("apply", tmp_path / "0", *deltas, "-o", tmp_path / "out")
     assert report["deltas"] == 3
     assert read_by_package(tmp_path / "out") == read_by_package(tmp_path / "3")
-    assert succeed_json("digest", tmp_path / "3")["state"] == report["state_after"]
-    assert succeed_json("apply", tmp_path / "0", *deltas, "--in-place")["state_after"] == report["state_after"]
+    assert succeed_json("digest", tmp_path / "3")["digest"] == report["digest_after"]
+    assert succeed_json("apply", tmp_path / "0", *deltas, "--in-place")["digest_after"] == report["digest_after"]
     assert (tmp_path / "0").read_bytes() == (tmp_path / "3").read_bytes()
 
 
@@ -210,7 +211,7 @@ def test_tensors_are_added_removed_reshaped_and_retyped(tmp_path):
     # A layout that changes cannot be written in place, and nothing is.
     before = snapshot(tmp_path / "old")
     result = weightwire("apply", tmp_path / "old", tmp_path / "delta", "--in-place")
-    assert result.returncode == 2 and "-o" in result.stderr
+    assert result.returncode == INVALID_ARGUMENT and "-o" in result.stderr
     assert snapshot(tmp_path / "old") == before
 
 
@@ -246,7 +247,7 @@ def test_a_tie_whose_kept_name_switches(tmp_path):
     report = succeed_json("apply", tmp_path / "0", tmp_path / "1.delta", "-o", tmp_path / "out")
     assert read_by_package(tmp_path / "out") == read_by_package(tmp_path / "1")
     assert succeed_json("digest", tmp_path / "out") == succeed_json("digest", tmp_path / "1")
-    assert report["state_after"] == succeed_json("digest", tmp_path / "out")["state"]
+    assert report["digest_after"] == succeed_json("digest", tmp_path / "out")["digest"]
     # The next one: on what came out, and on a base that keeps the other name.
     write_by_hand(
         tmp_path / "otherwise", {"embed": ("BF16", [3000], states[1]), "other": other}, {"head": "embed", "x": "embed"}
@@ -317,7 +318,7 @@ def test_names_with_control_characters_are_escaped(tmp_path):
     ]
     write_by_hand(tmp_path / "other", {name: ("U8", [3], b"xyz"), "gone\x07": ("U8", [1], b"x")})
     result = weightwire("apply", tmp_path / "other", delta, "-o", tmp_path / "out")
-    assert result.returncode == 6
+    assert result.returncode == MISMATCH
     for text in (*texts, result.stderr):
         assert not [c for c in text if c != "\n" and (c < " " or "\x7f" <= c < "\xa0")]
     for text in texts:
@@ -336,7 +337,7 @@ def test_a_target_whose_tied_names_differ_is_refused(tmp_path):
     succeed("diff", tmp_path / "old", tmp_path / "new", "-o", tmp_path / "delta")
     before = snapshot(tmp_path / "both")
     result = weightwire("apply", tmp_path / "both", tmp_path / "delta", "--in-place")
-    assert result.returncode == 6 and "tied" in result.stderr
+    assert result.returncode == MISMATCH and "tied" in result.stderr
     assert snapshot(tmp_path / "both") == before
 
 
@@ -350,19 +351,19 @@ def test_diff_json(tmp_path):
     write_by_hand(tmp_path / "new", new)
     report = succeed_json("diff", tmp_path / "old", tmp_path / "new")
     assert report["elements"] == 10_005
-    assert report["changed"] == 220
+    assert report["changed_elements"] == 220
     assert report["tensors"] == 2
-    assert report["tensors_changed"] == 1
+    assert report["changed_tensors"] == 1
     assert report["model_bytes"] == 20_020
-    assert report["bytes_per_changed"] == report["delta_bytes"] / 220
-    assert report["single_step_share"] == 200 / 220
+    assert report["bytes_per_changed_element"] == report["delta_bytes"] / 220
+    assert report["single_step_ratio"] == 200 / 220
     assert report["trl_raw_bytes"] == 220 * 6
     assert report["trl_gap_bytes"] == 220 * 4
     assert 220 < report["xor_zstd_bytes"] < 20_000
     assert [tensor["name"] for tensor in report["per_tensor"]] == ["w"]
-    assert report["state_before"] == succeed_json("digest", tmp_path / "old")["state"]
-    assert report["state_after"] == succeed_json("digest", tmp_path / "new")["state"]
-    every = succeed_json("diff", tmp_path / "old", tmp_path / "new", "--all", "--no-compare")
+    assert report["digest_before"] == succeed_json("digest", tmp_path / "old")["digest"]
+    assert report["digest_after"] == succeed_json("digest", tmp_path / "new")["digest"]
+    every = succeed_json("diff", tmp_path / "old", tmp_path / "new", "--all", "--no-other-formats")
     assert [tensor["mode"] for tensor in every["per_tensor"]] == ["unchanged", report["per_tensor"][0]["mode"]]
     assert "xor_zstd_bytes" not in every
     assert not list(tmp_path.glob("*.tmp"))
@@ -372,7 +373,7 @@ def test_diff_of_equal_states(tmp_path):
     (state,) = chain(1)
     write_by_hand(tmp_path / "old", state)
     report = succeed_json("diff", tmp_path / "old", tmp_path / "old", "-o", tmp_path / "delta")
-    assert (report["changed"], report["tensors_changed"], report["bytes_per_changed"]) == (0, 0, None)
+    assert (report["changed_elements"], report["changed_tensors"], report["bytes_per_changed_element"]) == (0, 0, None)
     assert "nothing changed" in succeed("diff", tmp_path / "old", tmp_path / "old")
     succeed("apply", tmp_path / "old", tmp_path / "delta", "-o", tmp_path / "out")
     assert read_by_package(tmp_path / "out") == read_by_package(tmp_path / "old")
@@ -398,7 +399,7 @@ def test_digest_does_not_depend_on_files(tmp_path):
     one, many = (succeed_json("digest", tmp_path / name, "--tensors") for name in ("one", "many"))
     assert one == many
     assert [tensor["name"] for tensor in one["per_tensor"]] == sorted(state)
-    assert one["state"] in succeed("digest", tmp_path / "one")
+    assert one["digest"] in succeed("digest", tmp_path / "one")
 
 
 def test_inspect(tmp_path):
@@ -409,18 +410,16 @@ def test_inspect(tmp_path):
     delta = tmp_path / "delta"
     report = succeed_json("diff", tmp_path / "old", tmp_path / "new", "-o", delta)
     shown = succeed_json("inspect", delta)
-    assert shown["bytes"] == report["delta_bytes"]
+    assert shown["delta_bytes"] == report["delta_bytes"]
     sizes = [shown[f"{part}_bytes"] for part in ("header", "index", "tables", "payload")]
-    assert sum(sizes) == shown["bytes"]
-    assert shown["state_before"] == report["state_before"]
-    assert shown["state_after"] == report["state_after"]
+    assert sum(sizes) == shown["delta_bytes"]
+    assert shown["digest_before"] == report["digest_before"]
+    assert shown["digest_after"] == report["digest_after"]
     assert [entry["tensor"] for entry in shown["entries"]] == [0, 2]
-    assert sum(entry["changed"] for entry in shown["entries"]) == report["changed"]
+    assert sum(entry["changed_elements"] for entry in shown["entries"]) == report["changed_elements"]
     assert "name" not in shown["entries"][0]
     assert shown["table_sets"]
-    layout = {"aliases": {}, "tensors": [[name, dtype, shape] for name, (dtype, shape, _) in sorted(first.items())]}
-    (tmp_path / "layout.json").write_text(json.dumps(layout, separators=(",", ":")) + "\n")
-    for where in (["--base", tmp_path / "old"], ["--base", tmp_path / "new"], ["--layout", tmp_path / "layout.json"]):
+    for where in (["--base", tmp_path / "old"], ["--base", tmp_path / "new"]):
         assert [entry["name"] for entry in succeed_json("inspect", delta, *where)["entries"]] == ["a", "c"]
     assert re.search(r"^#2 +", succeed("inspect", delta), re.MULTILINE)
     assert re.search(r"^c +", succeed("inspect", delta, "--base", tmp_path / "old"), re.MULTILINE)
@@ -436,13 +435,12 @@ def test_inspect_of_every_golden_file(kind):
             if kind == "good":
                 assert (result.returncode, result.stderr) == (0, ""), folder.name
             else:
-                assert result.returncode in (0, 5, 6, 7, 8), (folder.name, result.stderr)
+                assert result.returncode in (0, CORRUPT, MISMATCH, UNSUPPORTED), (folder.name, result.stderr)
 
 
 def test_help_and_version():
     version = re.search(r"project\(weightwire VERSION ([\d.]+)", (REPOSITORY / "CMakeLists.txt").read_text())[1]
     assert succeed("--version") == f"weightwire {version}\n"
-    assert succeed() == succeed("--help")
     for command in ("diff", "apply", "inspect", "digest"):
         assert command in succeed("--help")
         assert "Example" in succeed(command, "--help")

@@ -70,7 +70,7 @@ class Server:
 def label_of(version):
     """What a server is labelled with that holds the data as this version."""
     command = [os.environ["WEIGHTWIRE"], "digest", DATA / "tiny-47.old.safetensors", "--json"]
-    state = json.loads(subprocess.check_output(command))["state"]
+    state = json.loads(subprocess.check_output(command))["digest"]
     return f"{version}-{state[:16]}"
 
 

@@ -6,6 +6,7 @@ import socket
 import time
 
 import pytest
+from exit_statuses import INVALID_ARGUMENT, UNAVAILABLE
 from test_command_roundtrip import chain, succeed, weightwire, write_by_hand
 
 RUN_COMMANDS = ["publish", "follow", "checkout", "log", "followers", "anchor", "verify", "gc", "init"]
@@ -36,7 +37,7 @@ def test_global_options_work_before_and_after_the_command(run, tmp_path):
     before = json.loads(succeed("--threads", 2, "--json", "digest", tmp_path / "0.safetensors"))
     assert before == json.loads(succeed("digest", tmp_path / "0.safetensors", "--threads", 2, "--json"))
     assert weightwire("log", "--version").stdout == weightwire("--version").stdout
-    assert weightwire("log", run, "--quiet", "--verbose").returncode == 2
+    assert weightwire("log", run, "--quiet", "--verbose").returncode == INVALID_ARGUMENT
 
 
 def test_a_name_of_a_command_is_an_ordinary_argument_after_the_command(run, tmp_path, monkeypatch):
@@ -64,14 +65,14 @@ def test_retry_for_bounds_the_retries(command, unreachable, tmp_path):
     began = time.monotonic()
     result = weightwire(command, unreachable, *more.get(command, []), "--retry-for", "1s")
     took = time.monotonic() - began
-    assert result.returncode == 11, result.stderr
+    assert result.returncode == UNAVAILABLE, result.stderr
     assert 0.9 <= took < 20
 
 
 def test_retry_for_zero_tries_once_and_the_variable_counts(unreachable, monkeypatch):
     monkeypatch.setenv("WEIGHTWIRE_RETRY_FOR", "0s")
     result = weightwire("log", unreachable)
-    assert result.returncode == 11
+    assert result.returncode == UNAVAILABLE
     assert "tried" not in result.stderr
 
 
@@ -80,4 +81,4 @@ def test_the_rate_is_limited(run, tmp_path):
     began = time.monotonic()
     succeed("checkout", run, tmp_path / "v", "--max-bytes-per-second", size)
     assert time.monotonic() - began > 0.9
-    assert weightwire("log", run, "--max-bytes-per-second", "0").returncode == 2
+    assert weightwire("log", run, "--max-bytes-per-second", "0").returncode == INVALID_ARGUMENT

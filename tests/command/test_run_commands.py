@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from exit_statuses import CONFLICT, CORRUPT, INVALID_ARGUMENT, LOCAL_IO, MISMATCH, NOT_FOUND, WAIT_TIMEOUT
 from test_command_roundtrip import (
     REPOSITORY,
     WEIGHTWIRE,
@@ -21,7 +22,6 @@ from test_command_roundtrip import (
 )
 from test_safetensors_interop import read_by_package, write_by_hand
 
-INVALID_ARGUMENT, NOT_FOUND, IO, CORRUPT, MISMATCH, UNSUPPORTED, CONFLICT = 2, 3, 4, 5, 6, 7, 9
 DATA = REPOSITORY / "tests/data"
 
 
@@ -80,7 +80,7 @@ def refused(status, words, *arguments, untouched=None):
     before = snapshot(untouched) if untouched else None
     result = weightwire(*arguments)
     assert result.returncode == status, result.stderr
-    assert result.stderr.startswith("weightwire: ") and result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.stderr
     for word in [words] if isinstance(words, str) else words:
         assert word in result.stderr
     if untouched:
@@ -131,7 +131,7 @@ def test_the_log_of_a_run(run, tmp_path):
     assert log["versions"][0]["anchor_bytes"] == anchor_bytes and log["versions"][0]["delta_bytes"] is None
     for version in (1, 2, 3):
         assert log["versions"][version]["delta_bytes"] == part_of(run, version).stat().st_size
-        digest = succeed_json("digest", tmp_path / f"{version}")["state"]
+        digest = succeed_json("digest", tmp_path / f"{version}")["digest"]
         assert log["versions"][version]["digest"] == digest
     assert log["run"] == str(run) and len(log["run_id"]) == 32 and log["newest_version"] == 3
     for last in ("--last", "-n"):
@@ -144,9 +144,9 @@ def test_the_log_of_a_run(run, tmp_path):
 def test_publish_says_what_it_sent(run, tmp_path):
     write_sharded(tmp_path / "4", chain(5)[4])
     out = succeed_json("publish", run, tmp_path / "4", "--step", 40)
-    diff = succeed_json("diff", tmp_path / "3", tmp_path / "4", "--no-compare")
+    diff = succeed_json("diff", tmp_path / "3", tmp_path / "4", "--no-other-formats")
     assert out["outcome"] == "committed" and out["version"] == 4 and out["step"] == 40
-    assert (out["changed"], out["elements"]) == (diff["changed"], diff["elements"])
+    assert (out["changed"], out["elements"]) == (diff["changed_elements"], diff["elements"])
     assert out["bytes"] == diff["delta_bytes"] and out["model_bytes"] == diff["model_bytes"]
 
 
@@ -181,7 +181,7 @@ def test_a_real_step(tmp_path, name):
     old, new = DATA / f"{name}.old.safetensors", DATA / f"{name}.new.safetensors"
     succeed("publish", tmp_path / "bucket", old, "--step", 1)
     out = succeed_json("publish", tmp_path / "bucket", new, "--step", 2)
-    assert out["bytes"] == succeed_json("diff", old, new, "--no-compare")["delta_bytes"]
+    assert out["bytes"] == succeed_json("diff", old, new, "--no-other-formats")["delta_bytes"]
     succeed("follow", tmp_path / "bucket", tmp_path / "mirror", "--once")
     assert read_directory(tmp_path / "mirror") == read_by_package(new)
     succeed("verify", tmp_path / "bucket")
@@ -202,11 +202,11 @@ def test_a_layout_that_changes(run, tmp_path):
 def test_a_publisher_without_its_state_goes_on(run, tmp_path):
     write_sharded(tmp_path / "4", chain(5)[4])
     out = succeed_json("publish", run, tmp_path / "4", "--step", 40, "--state-dir", tmp_path / "elsewhere")
-    assert out["bytes"] == succeed_json("diff", tmp_path / "3", tmp_path / "4", "--no-compare")["delta_bytes"]
+    assert out["bytes"] == succeed_json("diff", tmp_path / "3", tmp_path / "4", "--no-other-formats")["delta_bytes"]
     # And the first one, whose base is of an older version now.
     write_sharded(tmp_path / "5", chain(6)[5])
     out = succeed_json("publish", run, tmp_path / "5", "--step", 50)
-    assert out["bytes"] == succeed_json("diff", tmp_path / "4", tmp_path / "5", "--no-compare")["delta_bytes"]
+    assert out["bytes"] == succeed_json("diff", tmp_path / "4", tmp_path / "5", "--no-other-formats")["delta_bytes"]
     succeed("verify", run)
 
 
@@ -343,7 +343,7 @@ def test_follow_goes_along_until_a_version(run, tmp_path):
     assert events[-1]["event"] == "end" and events[-1]["reason"] == "reached" and events[-1]["version"] == 6
     assert [e["version"] for e in events[:-1]] == sorted(e["version"] for e in events[:-1])
     same_checkpoint(tmp_path / "mirror", tmp_path / "6")
-    assert events[-2]["state"] == succeed_json("digest", tmp_path / "6")["state"]
+    assert events[-2]["state"] == succeed_json("digest", tmp_path / "6")["digest"]
 
 
 def test_a_version_that_does_not_come_in_time(run, tmp_path):
@@ -351,7 +351,7 @@ def test_a_version_that_does_not_come_in_time(run, tmp_path):
     refused(12, ["version 4 did not", "no version yet"], "follow", run, tmp_path / "none", *until)
     nowhere = (tmp_path / "nowhere", tmp_path / "mirror", "--no-lease", "--until", 4, "--timeout", "10ms")
     result = weightwire("follow", *nowhere)
-    assert result.returncode == 12 and "version 4 did not" in result.stderr
+    assert result.returncode == WAIT_TIMEOUT and "version 4 did not" in result.stderr
     in_time = ("--until", 3, "--timeout", "10m", "--poll-interval", "10ms")
     succeed("follow", run, tmp_path / "mirror", *in_time)
     refused(12, ["version 4 did not", "holds version 3"], "follow", run, tmp_path / "mirror", *until)
@@ -416,7 +416,7 @@ def test_exec_runs_after_each_update(run, tmp_path):
     assert said.read_text().splitlines()[-2:] == [f"1 10 {tmp_path}/mirror", f"3 30 {tmp_path}/mirror"]
     write_sharded(tmp_path / "4", chain(5)[4])
     succeed("publish", run, tmp_path / "4")
-    refused(IO, "ended with status 7", "follow", run, tmp_path / "mirror", "--once", "--exec", "exit 7 # version")
+    refused(LOCAL_IO, "ended with status 7", "follow", run, tmp_path / "mirror", "--once", "--exec", "exit 7 # version")
     same_checkpoint(tmp_path / "mirror", tmp_path / "4")
 
 
@@ -424,7 +424,7 @@ def test_exec_runs_after_each_update(run, tmp_path):
 def test_exec_is_run_at_the_next_start_if_it_did_not_end_well(run, tmp_path, how):
     said = tmp_path / "said"
     follow = ("follow", run, tmp_path / "mirror", "--once", *how)
-    refused(IO, "ended with status 7", *follow, "--exec", "exit 7")
+    refused(LOCAL_IO, "ended with status 7", *follow, "--exec", "exit 7")
     for _ in range(2):
         succeed(*follow, "--exec", f"echo $WEIGHTWIRE_VERSION $WEIGHTWIRE_STEP >>{said}")
     assert said.read_text() == "3 30\n"
@@ -461,7 +461,7 @@ def test_checkout_of_any_version(run, tmp_path):
         assert (out["version"], out["step"]) == (number, 10 * number)
         same_checkpoint(tmp_path / f"out{number}", tmp_path / f"{number}")
         assert not list((tmp_path / f"out{number}").glob(".*"))
-        assert out["digest"] == succeed_json("digest", tmp_path / f"out{number}")["state"]
+        assert out["digest"] == succeed_json("digest", tmp_path / f"out{number}")["digest"]
     succeed("checkout", f"file://{run}", tmp_path / "newest/")
     same_checkpoint(tmp_path / "newest", tmp_path / "3")
     assert not list(tmp_path.glob(".*"))
@@ -798,7 +798,7 @@ def test_a_publisher_killed_anywhere_goes_on(tmp_path, version):
         succeed(*publish)
         log = versions(work / "bucket")
         assert len(log) == version + 1, effect
-        assert log[version]["digest"] == succeed_json("digest", tmp_path / f"{version}")["state"]
+        assert log[version]["digest"] == succeed_json("digest", tmp_path / f"{version}")["digest"]
         assert succeed_json("verify", work / "bucket")["damage"] == []
     out = succeed_json("publish", work / "bucket", tmp_path / f"{version + 1}", "--state-dir", work / "state")
     assert out["version"] == version + 1
@@ -849,4 +849,4 @@ def test_a_follower_killed_anywhere_goes_on(tmp_path, held):
     for _ in each_death(template, work, *follow):
         succeed(*follow)
         same_checkpoint(work / "mirror", tmp_path / "3")
-        assert succeed_json("digest", work / "mirror")["state"] == succeed_json("digest", tmp_path / "3")["state"]
+        assert succeed_json("digest", work / "mirror")["digest"] == succeed_json("digest", tmp_path / "3")["digest"]

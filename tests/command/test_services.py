@@ -15,11 +15,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from exit_statuses import CORRUPT, NOT_FOUND, PERMISSION_DENIED
 from test_command_roundtrip import REPOSITORY, chain, succeed, succeed_json, weightwire, write_sharded
-from test_run_commands import CORRUPT, NOT_FOUND, same_checkpoint
+from test_run_commands import same_checkpoint
 
 SERVICE = Path(os.environ.get("WW_TEST_TOOLS", REPOSITORY / "build/tests")) / "misbehaving_s3"
-REFUSED = 10
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def checkpoints(tmp_path):
 def refused(status, words, *arguments, **environment):
     result = weightwire(*arguments, **environment)
     assert result.returncode == status, result.stderr
-    assert result.stderr.startswith("weightwire: ") and result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.stderr
     for word in words:
         assert word in result.stderr, result.stderr
 
@@ -94,7 +94,7 @@ def test_other_keys_are_refused_without_showing_them(monkeypatch):
     with service(monkeypatch, "plain") as url:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not/the+right=one")
         result = weightwire("init", f"s3://bucket/run?endpoint={url}")
-    assert result.returncode == REFUSED and result.stderr.count("\n") == 1
+    assert result.returncode == PERMISSION_DENIED and result.stderr.count("\n") == 1
     assert "not/the+right=one" not in result.stderr
 
 
@@ -175,7 +175,7 @@ def authority(tmp_path_factory):
 def test_tls_with_a_ca_of_our_own(monkeypatch, authority, checkpoints, tmp_path):
     with service(monkeypatch, "plain") as url, tls_in_front_of(url, *authority.sign("localhost")) as secure:
         run = f"s3://bucket/runs/one?endpoint={secure}"
-        refused(REFUSED, ["certificate", "not trusted", "AWS_CA_BUNDLE"], "init", run)
+        refused(PERMISSION_DENIED, ["certificate", "not trusted", "AWS_CA_BUNDLE"], "init", run)
         monkeypatch.setenv("AWS_CA_BUNDLE", str(authority.certificate))
         # Nothing was made when it was refused.
         refused(NOT_FOUND, ["no run"], "log", run)
@@ -207,11 +207,11 @@ def test_certificates_that_are_not_good_enough(monkeypatch, authority, tmp_path)
     with service(monkeypatch, "plain") as url:
         with tls_in_front_of(url, *authority.sign("localhost")) as secure:
             run = f"s3://bucket/run?endpoint={secure}"
-            refused(REFUSED, ["not trusted"], "init", run, AWS_CA_BUNDLE=str(other.certificate))
-            refused(REFUSED, ["not trusted"], "init", run, AWS_CA_BUNDLE=str(tmp_path / "missing.pem"))
+            refused(PERMISSION_DENIED, ["not trusted"], "init", run, AWS_CA_BUNDLE=str(other.certificate))
+            refused(PERMISSION_DENIED, ["not trusted"], "init", run, AWS_CA_BUNDLE=str(tmp_path / "missing.pem"))
         with tls_in_front_of(url, *authority.sign("elsewhere.example")) as secure:
             run = f"s3://bucket/run?endpoint={secure}"
-            refused(REFUSED, ["not trusted"], "init", run, AWS_CA_BUNDLE=str(authority.certificate))
+            refused(PERMISSION_DENIED, ["not trusted"], "init", run, AWS_CA_BUNDLE=str(authority.certificate))
         refused(NOT_FOUND, ["no run"], "log", f"s3://bucket/run?endpoint={url}")
 
 
@@ -232,5 +232,5 @@ def test_publishing_to_hugging_face_with_a_token_alone_says_how_to_get_keys(monk
         result = weightwire("publish", "hf://buckets/owner/bucket/runs/one", checkpoints[0])
         hub.shutdown()
         thread.join()
-    assert result.returncode == REFUSED and result.stderr.count("\n") == 1
+    assert result.returncode == PERMISSION_DENIED and result.stderr.count("\n") == 1
     assert "Generate S3 credentials" in result.stderr and "hf_secret" not in result.stderr, result.stderr

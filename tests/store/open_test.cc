@@ -42,10 +42,29 @@ TEST(StoreUrl, TakesApartWhatPeopleWrite) {
 }
 
 TEST(StoreUrl, RefusesTheRest) {
-  for (const char* url :
-       {"", "gs://bucket/run", "s3://", "s3:///run", "s3://b/../run", "s3://b//run", "s3://b/a b",
-        "s3://bucket/run?secret=x", "s3://bucket/run?region", "s3://bucket/run?region=%zz", "hf://owner/name",
-        "hf://buckets/owner", "file://host/path", "file://relative", "hf://models/a/b/c"}) {
+  for (const char* url : {"",
+                          "gs://bucket/run",
+                          "s3://",
+                          "s3:///run",
+                          "s3://b/../run",
+                          "s3://b//run",
+                          "s3://b/a b",
+                          "s3://bucket/run?secret=x",
+                          "s3://bucket/run?region",
+                          "s3://bucket/run?region=%zz",
+                          "hf://owner/name",
+                          "s3:/bucket/run",
+                          "s3//bucket/run",
+                          "S3://bucket/run",
+                          "s3:bucket/run",
+                          "hf:/buckets/a/b",
+                          "Hf://buckets/a/b/c",
+                          "file:/data/run",
+                          "FILE:///data/run",
+                          "hf://buckets/owner",
+                          "file://host/path",
+                          "file://relative",
+                          "hf://models/a/b/c"}) {
     ExpectError(ParseStoreUrl(url), ErrorCode::kInvalidArgument);
   }
   for (const char* endpoint :

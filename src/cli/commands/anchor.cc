@@ -16,6 +16,7 @@
 #include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
+#include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/retry.h"
 #include "cli/run_access.h"
@@ -68,7 +69,7 @@ Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Chec
   if (!checkpoint.directory().empty()) {
     WW_TRY(ExtraFiles extra, FindExtraFiles(files, checkpoint.directory(), command.include_code));
     options.extra = std::move(extra.files);
-    for (const std::string& sentence : extra.left_out) fmt::print(stderr, "weightwire: {}\n", sentence);
+    for (const std::string& sentence : extra.left_out) messages::Warning(sentence);
   }
   SystemRandom random;
   const AnchorSubject subject{

@@ -1,6 +1,7 @@
 // weightwire apply BASE DELTA... -o OUT (or --in-place): the state after the deltas.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "base/real_file_system.h"
 #include "base/result.h"
 #include "cli/checkpoints.h"
@@ -34,6 +36,7 @@ struct ApplyOptions {
   std::vector<std::filesystem::path> deltas;  // in order
   std::optional<std::filesystem::path> output;
   bool in_place = false;
+  bool replace_output = false;  // a file, not a directory
   const GlobalOptions* global = nullptr;
 };
 
@@ -44,9 +47,9 @@ struct Staged {
   std::vector<std::shared_ptr<const StagedChange>> changes;
 };
 
-Error AlreadyApplied(const ApplyOptions& options, const std::filesystem::path& delta, bool is_first) {
+Error AlreadyApplied(const ApplyOptions& options, const std::string& delta, bool is_first) {
   return {ErrorCode::kMismatch,
-          fmt::format("cannot apply {}: {}{} already is at the state after it; nothing was changed", delta.string(),
+          fmt::format("cannot apply {}: {}{} already is at the state after it; nothing was changed", delta,
                       options.base.string(), is_first ? "" : ", with the deltas before it,")};
 }
 
@@ -59,9 +62,9 @@ Result<Checkpoint> ViewForDelta(const Checkpoint& checkpoint, const LoadedDelta&
           ErrorCode::kMismatch,
           fmt::format("cannot apply {} to {}: the base has the names, types and shapes that the delta leads to, "
                       "so it seems to be applied already; nothing was changed",
-                      delta.map.path().string(), options.base.string()));
+                      delta.name, options.base.string()));
     }
-    return layout.error().In(fmt::format("cannot apply {} to {}", delta.map.path().string(), options.base.string()));
+    return layout.error().In(fmt::format("cannot apply {} to {}", delta.name, options.base.string()));
   }
   auto view = checkpoint.ViewAs(layout.value());
   if (!view.ok()) return view.error().In(options.base.string());
@@ -78,12 +81,12 @@ Result<Staged> StageAll(const std::vector<LoadedDelta>& deltas, const ApplyOptio
     const auto& states = delta.file.index().state;
     const Sha256Digest state = StateDigest(staged.after.layout(), staged.after.digests());
     if (states.has_value() && state == states->after && state != states->before) {
-      return AlreadyApplied(options, delta.map.path(), staged.changes.empty());
+      return AlreadyApplied(options, delta.name, staged.changes.empty());
     }
-    const Progress progress("decoding " + delta.map.path().string());
+    const Progress progress("decoding " + delta.name);
     auto change = StageDelta(delta.file, staged.after, *compute.kernels, *compute.pool);
     if (!change.ok()) {
-      return change.error().In(fmt::format("cannot apply {} to {}", delta.map.path().string(), options.base.string()));
+      return change.error().In(fmt::format("cannot apply {} to {}", delta.name, options.base.string()));
     }
     staged.after = staged.after.After(change.value());
     staged.changes.push_back(std::move(change).value());
@@ -91,8 +94,8 @@ Result<Staged> StageAll(const std::vector<LoadedDelta>& deltas, const ApplyOptio
   return staged;
 }
 
-// Returns what lies beside the base's weights and was left out.
-Result<std::vector<std::string>> WriteOutput(const Staged& staged, const std::filesystem::path& output) {
+// Returns what is stored beside the base's weights and was left out.
+Result<std::vector<std::string>> WriteNew(const Staged& staged, const std::filesystem::path& output) {
   constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 22;
   const InterruptGuard interrupt;
   const Layout& layout = staged.after.layout();
@@ -112,6 +115,25 @@ Result<std::vector<std::string>> WriteOutput(const Staged& staged, const std::fi
   });
 }
 
+// The same; replaces a file in one step.
+Result<std::vector<std::string>> WriteOutput(const Staged& staged, const ApplyOptions& options) {
+  const std::filesystem::path& output = *options.output;
+  std::error_code ignored;
+  if (!options.replace_output || !std::filesystem::is_regular_file(output, ignored)) return WriteNew(staged, output);
+  if (!staged.base.directory().empty()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{} is a file and the result a directory; choose another name", output.string()));
+  }
+  const std::filesystem::path written = TemporarySibling(output);
+  WW_TRY(auto left_out, WriteNew(staged, written));
+  const Status renamed = Rename(written, output, Existing::kReplace);
+  if (!renamed.ok()) {
+    std::filesystem::remove(written, ignored);
+    return renamed.error();
+  }
+  return left_out;
+}
+
 void Report(const ApplyOptions& options, const StagedChange& change, const std::vector<std::string>& left_out) {
   std::uint64_t changed = 0;
   for (const StagedTensor& tensor : change.tensors()) changed += tensor.changed();
@@ -120,19 +142,19 @@ void Report(const ApplyOptions& options, const StagedChange& change, const std::
     JsonOutput json;
     json["output"] = result.string();
     json["deltas"] = options.deltas.size();
-    json["changed"] = changed;
-    json["tensors_changed"] = change.tensors().size();
-    json["state_before"] = ToHex(change.state_before());
-    json["state_after"] = ToHex(change.state_after());
+    json["changed_elements"] = changed;
+    json["changed_tensors"] = change.tensors().size();
+    json["digest_before"] = ToHex(change.state_before());
+    json["digest_after"] = ToHex(change.state_after());
     if (!options.in_place) json["left_out"] = left_out;
     PrintJson(json);
     return;
   }
-  fmt::print("{}: {} elements changed in {} tensors by {} {}\nstate before  {}\nstate after   {}\n", result.string(),
+  fmt::print("{}: {} elements changed in {} tensors by {} {}\ndigest before  {}\ndigest after   {}\n", result.string(),
              WithCommas(changed), WithCommas(change.tensors().size()), options.deltas.size(),
              options.deltas.size() == 1 ? "delta" : "deltas", ToHex(change.state_before()),
              ToHex(change.state_after()));
-  for (const std::string& path : left_out) fmt::print("left out      {}\n", Printable(path));
+  for (const std::string& path : left_out) fmt::print("left out       {}\n", Printable(path));
 }
 
 Status CheckOptions(const ApplyOptions& options) {
@@ -142,7 +164,19 @@ Status CheckOptions(const ApplyOptions& options) {
     return wrong("say where the result goes: -o OUT, or --in-place to change BASE itself");
   }
   if (!options.in_place && options.deltas.empty()) return wrong("name at least one delta to apply");
-  return options.in_place ? Ok() : CheckNameIsFree(*options.output);
+  if (std::count(options.deltas.begin(), options.deltas.end(), "-") > 1) return wrong("'-' can be given once");
+  if (options.in_place) return options.replace_output ? wrong("--force goes with -o, not with --in-place") : Ok();
+  std::error_code ignored;
+  const bool is_file = std::filesystem::is_regular_file(*options.output, ignored);
+  if (!options.replace_output || !is_file) {
+    const Status free = CheckNameIsFree(*options.output);
+    if (free.ok()) return free;
+    return Error(free.error().code(), is_file ? free.error().message() + ", or give --force" : free.error().message());
+  }
+  if (std::filesystem::equivalent(*options.output, options.base, ignored)) {
+    return wrong("-o names BASE itself; give --in-place to change it");
+  }
+  return Ok();
 }
 
 Status RunApply(const ApplyOptions& options) {
@@ -176,7 +210,7 @@ Status RunApply(const ApplyOptions& options) {
     const Progress progress("updating " + options.base.string());
     WW_RETURN_IF_ERROR(UpdateInPlace(options.base, staged.base, *change, in_place));
   } else {
-    WW_TRY(left_out, WriteOutput(staged, *options.output));
+    WW_TRY(left_out, WriteOutput(staged, options));
   }
   Report(options, *change, left_out);
   return Ok();
@@ -187,26 +221,25 @@ Status RunApply(const ApplyOptions& options) {
 Command AddApply(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<ApplyOptions>();
   options->global = tools.options.get();
-  CLI::App& sub = *app.add_subcommand("apply", "apply deltas to a checkpoint, to a copy or in place");
-  AddPath(sub, "BASE", options->base, "the checkpoint the first delta was made for")->required();
+  CLI::App& sub = *app.add_subcommand("apply", "apply deltas to a checkpoint, in a copy or in place");
+  AddPath(sub, "BASE", options->base, "the checkpoint that the first delta was made for")->required();
   sub.add_option_function<std::vector<std::string>>(
          "DELTA",
          [options](const std::vector<std::string>& given) { options->deltas.assign(given.begin(), given.end()); },
-         "deltas, in the order in which they follow each other")
+         "deltas in their order; - is standard input")
       ->type_name("PATH")
       ->expected(0, -1)
       ->take_all();
   AddPath(sub, "-o,--output", options->output,
-          "write the result here, in the form of BASE, with what lies beside its weights; must not exist");
+          "write the result to PATH, a file or directory as BASE is, which must not exist");
   sub.add_flag("--in-place", options->in_place,
-               "change BASE itself; a crash at any point is mended by running 'weightwire apply --in-place BASE'");
+               "change BASE itself; after a crash, 'weightwire apply --in-place BASE' finishes the update");
+  sub.add_flag("--force", options->replace_output, "replace the file of -o if it exists");
   sub.footer(
-      "Everything is checked before the first byte is written: the delta's hash, the digest of the whole base, and "
-      "the\n"
+      "Everything is checked before the first byte is written: the delta's hash, the digest of the whole base, and the "
       "digest of the result.\n"
       "\n"
-      "-o copies the other files of a directory, too. Weights beside BASE's own, links to directories and .git are "
-      "left\n"
+      "-o copies the other files of a directory too. Weights beside BASE's own, links to directories and .git are left "
       "out, and listed.\n"
       "\n"
       "Examples:\n"

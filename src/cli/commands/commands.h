@@ -25,4 +25,9 @@ Command AddGc(CLI::App& app, const CommandTools& tools);
 Command AddVerify(CLI::App& app, const CommandTools& tools);
 Command AddFollowers(CLI::App& app, const CommandTools& tools);
 
+// The program itself. Added last, because they describe what the others declare:
+Command AddCompletion(CLI::App& app);
+Command AddHelp(CLI::App& app, const CommandTools& tools);
+Command AddVersion(CLI::App& app, const CommandTools& tools);
+
 }  // namespace weightwire

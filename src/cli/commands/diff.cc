@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -129,20 +130,20 @@ void ReportJson(const DiffResult& result, const DiffOptions& options) {
   const Layout& layout = result.pair.layout_after;
   JsonOutput json;
   json["elements"] = result.totals.elements;
-  json["changed"] = result.totals.changed;
+  json["changed_elements"] = result.totals.changed;
   json["tensors"] = layout.size();
-  json["tensors_changed"] = result.totals.tensors_changed;
+  json["changed_tensors"] = result.totals.tensors_changed;
   json["model_bytes"] = layout.total_bytes();
   json["delta_bytes"] = result.delta.file.size();
-  json["bytes_per_changed"] = RatioOrNull(result.delta.file.size(), result.totals.changed);
-  json["single_step_share"] = RatioOrNull(result.totals.single_steps, result.totals.stepped);
+  json["bytes_per_changed_element"] = RatioOrNull(result.delta.file.size(), result.totals.changed);
+  json["single_step_ratio"] = RatioOrNull(result.totals.single_steps, result.totals.stepped);
   if (result.peers_total.has_value()) {
     json["trl_raw_bytes"] = result.peers_total->trl_raw;
     json["trl_gap_bytes"] = result.peers_total->trl_gap;
     json["xor_zstd_bytes"] = result.peers_total->xor_zstd;
   }
-  json["state_before"] = ToHex(result.state_before);
-  json["state_after"] = ToHex(result.state_after);
+  json["digest_before"] = ToHex(result.state_before);
+  json["digest_after"] = ToHex(result.state_after);
   json["layout_before"] = ToHex(result.pair.layout_before.hash());
   json["layout_after"] = ToHex(layout.hash());
   json["added"] = JsonOutput::array();
@@ -159,10 +160,10 @@ void ReportJson(const DiffResult& result, const DiffOptions& options) {
     tensor["dtype"] = NameOf(spec.dtype);
     tensor["shape"] = spec.shape;
     tensor["elements"] = layout.element_count(i);
-    tensor["changed"] = report.changed;
+    tensor["changed_elements"] = report.changed;
     tensor["single_steps"] = report.single_steps;
-    tensor["bytes"] = report.payload_bytes;
-    tensor["bytes_per_changed"] = RatioOrNull(report.payload_bytes, report.changed);
+    tensor["delta_bytes"] = report.payload_bytes;
+    tensor["bytes_per_changed_element"] = RatioOrNull(report.payload_bytes, report.changed);
     tensor["mode"] = report.mode;
     if (result.peers.has_value()) {
       tensor["trl_raw_bytes"] = (*result.peers)[i].trl_raw;
@@ -233,13 +234,20 @@ void ReportText(const DiffResult& result, const DiffOptions& options) {
                   peer(&PeerBytes::trl_gap), peer(&PeerBytes::trl_raw)});
   }
   if (any) fmt::print("\n{}", table.Render());
-  fmt::print("\nstate before  {}\nstate after   {}\n", ToHex(result.state_before), ToHex(result.state_after));
-  if (options.delta_path.has_value()) fmt::print("written to    {}\n", options.delta_path->string());
+  fmt::print("\ndigest before  {}\ndigest after   {}\n", ToHex(result.state_before), ToHex(result.state_after));
+  if (options.delta_path.has_value()) fmt::print("written to     {}\n", options.delta_path->string());
 }
+
+// "-" instead of a file: the delta is the result then, and nothing else is printed.
+bool WritesToStandardOutput(const DiffOptions& options) { return options.delta_path == std::filesystem::path("-"); }
 
 Status WriteDelta(const DiffOptions& options, std::span<const std::uint8_t> bytes) {
   constexpr std::size_t kPieceBytes = std::size_t{1} << 24;
   const InterruptGuard interrupt;
+  if (WritesToStandardOutput(options)) {
+    if (std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size()) return Ok();
+    return Error(ErrorCode::kIo, "cannot write the delta to standard output");
+  }
   WW_TRY(AtomicFile file,
          AtomicFile::Create(*options.delta_path, options.replace_delta ? Existing::kReplace : Existing::kRefuse));
   Progress progress("writing " + options.delta_path->string(), bytes.size());
@@ -261,12 +269,13 @@ Result<EncodedDelta> Encode(const StatePair& pair, const std::vector<Digest>& di
 
 Status RunDiff(const DiffOptions& options) {
   const auto coding = CodingNamed(options.mode);
-  if (!coding.has_value()) {
-    return Error(ErrorCode::kInvalidArgument, fmt::format("there is no mode '{}'; there are auto, conditioned, gaps, "
-                                                          "fast (the same as gaps), dense and whole",
-                                                          options.mode));
+  if (!coding.has_value() || (options.mode != "auto" && options.mode != "fast")) {
+    return Error(ErrorCode::kInvalidArgument, fmt::format("--mode: '{}' is none of auto, fast", options.mode));
   }
-  if (options.delta_path.has_value() && !options.replace_delta) {
+  if (WritesToStandardOutput(options) && options.global->json) {
+    return Error(ErrorCode::kInvalidArgument, "give either --json or '-o -', because both write to standard output");
+  }
+  if (!WritesToStandardOutput(options) && options.delta_path.has_value() && !options.replace_delta) {
     const Status free = CheckNameIsFree(*options.delta_path);
     if (!free.ok()) return Error(free.error().code(), free.error().message() + ", or give --force");
   }
@@ -294,7 +303,7 @@ Status RunDiff(const DiffOptions& options) {
                     .peers = {},
                     .peers_total = {}};
   CountChanges(result);
-  if (options.compare) {
+  if (options.compare && !WritesToStandardOutput(options)) {
     WW_TRY(result.peers, MeasurePeers(result, compute));
     result.peers_total = PeerBytes();
     for (const PeerBytes& peer : *result.peers) *result.peers_total += peer;
@@ -302,7 +311,7 @@ Status RunDiff(const DiffOptions& options) {
   if (options.delta_path.has_value()) WW_RETURN_IF_ERROR(WriteDelta(options, delta.file));
   if (options.global->json) {
     ReportJson(result, options);
-  } else {
+  } else if (!WritesToStandardOutput(options)) {
     ReportText(result, options);
   }
   return Ok();
@@ -314,28 +323,26 @@ Command AddDiff(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<DiffOptions>();
   options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("diff", "show what changed between two checkpoints and what it costs to send");
-  AddPath(sub, "OLD", options->old_path, "the checkpoint before")->required();
-  AddPath(sub, "NEW", options->new_path, "the checkpoint after; tensors may have been added, removed or reshaped")
+  AddPath(sub, "OLD", options->old_path, "the old checkpoint")->required();
+  AddPath(sub, "NEW", options->new_path, "the new checkpoint; tensors may have been added, removed or reshaped")
       ->required();
-  AddPath(sub, "-o,--output", options->delta_path, "write the delta to this file");
-  sub.add_flag("--force", options->replace_delta, "replace the file given with -o if there is one");
+  AddPath(sub, "-o,--output", options->delta_path, "write the delta to this file; - is standard output");
+  sub.add_flag("--force", options->replace_delta, "replace the file of -o if it exists");
   sub.add_option("--mode", options->mode,
-                 "how to code what changed: auto (the smallest for each tensor), conditioned (positions by the base's "
-                 "exponents), gaps or fast (larger, applies fastest), dense, whole")
-      ->type_name("MODE");
+                 "make the smallest delta (auto), or one that is larger and applies fastest (fast) (default: auto)")
+      ->type_name("auto|fast");
   sub.add_flag("--all", options->all_tensors, "list the unchanged tensors too");
   sub.add_flag_callback(
-      "--no-compare", [options] { options->compare = false; },
-      "do not work out what other formats (TRL, slime) would take; that can be slow");
+      "--no-other-formats", [options] { options->compare = false; },
+      "do not measure the size in other formats (TRL, slime), which can be slow");
   sub.footer(
       "'bytes' of a tensor are those of its changes; the file also holds an index, tables and hashes. 'per changed' "
-      "are\n"
-      "bytes for each changed element (packed types: each changed byte).\n"
+      "are bytes for each changed element (packed types: each changed byte).\n"
       "\n"
       "Examples:\n"
       "  weightwire diff old.safetensors new.safetensors\n"
       "  weightwire diff step-10 step-11 -o 11.delta --mode fast\n"
-      "  weightwire diff step-10 step-11 --json --no-compare");
+      "  weightwire diff step-10 step-11 --json --no-other-formats");
   return {&sub, [options] { return RunDiff(*options); }};
 }
 

@@ -13,6 +13,7 @@
 #include "cli/options.h"
 #include "cli/text.h"
 #include "codec/digest/state.h"
+#include "tensor/json.h"
 
 namespace weightwire {
 namespace {
@@ -25,7 +26,7 @@ struct DigestOptions {
 
 void ReportJson(const Layout& layout, const std::vector<Digest>& digests, const DigestOptions& options) {
   JsonOutput json;
-  json["state"] = ToHex(StateDigest(layout, digests));
+  json["digest"] = ToHex(StateDigest(layout, digests));
   json["layout"] = ToHex(layout.hash());
   json["tensors"] = layout.size();
   json["model_bytes"] = layout.total_bytes();
@@ -42,9 +43,10 @@ void ReportJson(const Layout& layout, const std::vector<Digest>& digests, const 
 }
 
 void ReportText(const Layout& layout, const std::vector<Digest>& digests, const DigestOptions& options) {
-  fmt::print("state    {}\nlayout   {}\ntensors  {}, {}\n", ToHex(StateDigest(layout, digests)), ToHex(layout.hash()),
+  fmt::print("digest   {}\nlayout   {}\ntensors  {}, {}\n", ToHex(StateDigest(layout, digests)), ToHex(layout.hash()),
              WithCommas(layout.size()), HumanBytes(layout.total_bytes()));
-  for (const auto& [alias, kept] : layout.aliases()) fmt::print("tied     {} is {}\n", alias, kept);
+  for (const auto& [alias, kept] : layout.aliases())
+    fmt::print("tied     {} is {}\n", Printable(alias), Printable(kept));
   if (!options.tensors) return;
   TextTable table("llll");
   for (std::size_t i = 0; i < layout.size(); ++i) {
@@ -72,12 +74,12 @@ Status RunDigest(const DigestOptions& options) {
 Command AddDigest(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<DigestOptions>();
   options->global = tools.options.get();
-  CLI::App& sub = *app.add_subcommand("digest", "show the digest that names a checkpoint's state");
+  CLI::App& sub = *app.add_subcommand("digest", "show the digest of a checkpoint");
   AddPath(sub, "CHECKPOINT", options->checkpoint, "the checkpoint")->required();
-  sub.add_flag("--tensors", options->tensors, "the digest of each tensor too");
+  sub.add_flag("--tensors", options->tensors, "show the digest of each tensor too");
   sub.footer(
-      "Two checkpoints have the same state digest exactly when names, types, shapes and bits of their tensors are the\n"
-      "same, however they are spread over files.\n"
+      "Two checkpoints have the same digest exactly when names, types, shapes and bits of their tensors are the same, "
+      "however they are spread over files.\n"
       "\n"
       "Examples:\n"
       "  weightwire digest step-11\n"

@@ -21,6 +21,7 @@
 #include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
+#include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/retry.h"
 #include "cli/terminal.h"
@@ -77,7 +78,7 @@ void PrintEnd(const FollowOptions& options, FollowEnd end, const FollowerStatus&
   }
 }
 
-void PrintWarning(const std::string& sentence) { fmt::print(stderr, "weightwire: {}\n", sentence); }
+void PrintWarning(const std::string& sentence) { messages::Warning(sentence); }
 
 // Prints events, and the status line on a terminal.
 class Reporter {
@@ -127,9 +128,9 @@ class Reporter {
     } else if (options_.global->json) {
       PrintEvent({{"event", "trouble_over"}});
     } else if (error.has_value()) {
-      fmt::print(stderr, "weightwire: {}; trying again\n", error->message());
+      messages::Warning(error->message() + "; trying again");
     } else {
-      fmt::print(stderr, "weightwire: it works again\n");
+      messages::Info("it works again");
     }
   }
 

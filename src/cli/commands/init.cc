@@ -10,6 +10,7 @@
 #include "cli/commands/commands.h"
 #include "cli/global_options.h"
 #include "cli/json.h"
+#include "cli/messages.h"
 #include "cli/options.h"
 #include "log/run.h"
 #include "runner/init_run.h"
@@ -40,8 +41,8 @@ Status RunInit(const InitOptions& options, const CommandTools& tools) {
     is_public = found.ok() && found.value();
   }
   if (is_public) {
-    fmt::print(stderr, "weightwire: anybody can read {} without credentials, and so every version of the model\n",
-               options.run);
+    messages::Warning(
+        fmt::format("anybody can read {} without credentials, and so every version of the model", options.run));
   }
   if (options.global->json) {
     JsonOutput json;

@@ -28,9 +28,8 @@ namespace {
 
 struct InspectOptions {
   std::filesystem::path delta;
-  // Where names come from, if anywhere: a checkpoint the delta applies to or leads to, or a layout's canonical JSON.
+  // A checkpoint that the delta applies to or leads to, where names come from.
   std::optional<std::filesystem::path> base;
-  std::optional<std::filesystem::path> layout;
   const GlobalOptions* global = nullptr;
 };
 
@@ -56,14 +55,6 @@ Result<std::optional<Layout>> LayoutAfter(const LoadedDelta& delta, const Inspec
     WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(*options.base));
     given = checkpoint.layout();
     source = options.base->string();
-  } else if (options.layout.has_value()) {
-    WW_TRY(const MappedFile map, MappedFile::Open(*options.layout));
-    std::string_view text = TextOf(map.bytes());
-    if (text.ends_with('\n')) text.remove_suffix(1);  // editors add one
-    auto parsed = Layout::Parse(text);
-    if (!parsed.ok()) return parsed.error().In(options.layout->string());
-    given = std::move(parsed).value();
-    source = options.layout->string();
   } else {
     return std::optional<Layout>();
   }
@@ -163,17 +154,17 @@ void ReportJson(const Inspected& inspected, const InspectOptions& options) {
   const DeltaIndex& index = inspected.index();
   JsonOutput json;
   json["delta"] = options.delta.string();
-  json["version"] = kDeltaFormatVersion;
+  json["format_version"] = kDeltaFormatVersion;
   json["hash"] = inspected.file_hash;
-  json["bytes"] = file.size_bytes();
+  json["delta_bytes"] = file.size_bytes();
   json["header_bytes"] = inspected.header_bytes;
   json["index_bytes"] = file.index_bytes();
   json["tables_bytes"] = file.tables_bytes();
   json["payload_bytes"] = inspected.payload_bytes;
   json["layout_before"] = ToHex(index.layout_hash);
   json["layout_after"] = ToHex(index.layout_change ? index.layout_change->after_hash : index.layout_hash);
-  json["state_before"] = index.state ? JsonOutput(ToHex(index.state->before)) : JsonOutput();
-  json["state_after"] = index.state ? JsonOutput(ToHex(index.state->after)) : JsonOutput();
+  json["digest_before"] = index.state ? JsonOutput(ToHex(index.state->before)) : JsonOutput();
+  json["digest_after"] = index.state ? JsonOutput(ToHex(index.state->after)) : JsonOutput();
   json["aliases"] = index.aliases;
   if (index.layout_change.has_value()) {
     json["removed"] = index.layout_change->removed;
@@ -188,10 +179,10 @@ void ReportJson(const Inspected& inspected, const InspectOptions& options) {
     item["tensor"] = entry.tensor;
     if (inspected.after.has_value()) item["name"] = NameOfEntry(entry, inspected);
     item["mode"] = ModeName(entry, inspected);
-    item["bytes"] = entry.PayloadBytes();
+    item["delta_bytes"] = entry.PayloadBytes();
     if (entry.box.has_value()) item["box"] = JsonOutput{{"start", entry.box->start}, {"extent", entry.box->extent}};
     if (entry.mode != EntryMode::kWhole) {
-      item["changed"] = entry.changed;
+      item["changed_elements"] = entry.changed;
       item["tile_units"] = std::uint64_t{1} << entry.tile_log2;
       item["tiles"] = entry.tile_bytes.size();
     }
@@ -268,8 +259,8 @@ void ReportText(const Inspected& inspected, const InspectOptions& options) {
                            WithCommas(file.tables_bytes()), WithCommas(inspected.payload_bytes))});
   head.AddRow({"layout before", ToHex(index.layout_hash)});
   if (index.layout_change.has_value()) head.AddRow({"layout after", ToHex(index.layout_change->after_hash)});
-  head.AddRow({"state before", index.state ? ToHex(index.state->before) : "none: a part of a delta"});
-  if (index.state.has_value()) head.AddRow({"state after", ToHex(index.state->after)});
+  head.AddRow({"digest before", index.state ? ToHex(index.state->before) : "none: a part of a delta"});
+  if (index.state.has_value()) head.AddRow({"digest after", ToHex(index.state->after)});
   for (const auto& [alias, kept] : index.aliases) head.AddRow({"tied", fmt::format("{} is {}", alias, kept)});
   if (index.layout_change.has_value()) {
     for (const std::size_t removed : index.layout_change->removed) {
@@ -329,12 +320,10 @@ Command AddInspect(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<InspectOptions>();
   options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("inspect", "show what is in a delta file");
-  AddPath(sub, "DELTA", options->delta, "the file")->required();
-  CLI::Option* base =
-      AddPath(sub, "--base", options->base, "a checkpoint it applies or leads to, for the tensors' names");
-  AddPath(sub, "--layout", options->layout, "a layout's canonical JSON, for the same")->excludes(base);
+  AddPath(sub, "DELTA", options->delta, "the delta; - is standard input")->required();
+  AddPath(sub, "--base", options->base, "take the tensors' names from this checkpoint, old or new");
   sub.footer(
-      "Tensors are named by their index in the layout after the change (#17) unless a base or a layout is given.\n"
+      "Without --base, tensors are named by their index in the new layout (#17).\n"
       "\n"
       "Examples:\n"
       "  weightwire inspect 11.delta\n"

@@ -21,6 +21,7 @@
 #include "cli/global_options.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
+#include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/policy.h"
 #include "cli/run_access.h"
@@ -109,7 +110,7 @@ class WorkLoop {
     const Error& error = *failed;
     if (!IsTransient(error)) return error;
     outage_.Add(error, work_began_);
-    if (!std::exchange(told_, true)) fmt::print(stderr, "weightwire: {}; trying again\n", error.message());
+    if (!std::exchange(told_, true)) messages::Warning(error.message() + "; trying again");
     return outage_.Left(options_.global->RetryFor(), clock_.Monotonic()) <= nanoseconds(0) ? Status(error) : Ok();
   }
 
@@ -240,8 +241,8 @@ Status WriteDueAnchor(Publisher& publisher, WorkLoop& work, Outcome& outcome) {
   }
   // The version exists anyway, and an anchor is due again with the next one.
   if (status.anchor_error.has_value()) {
-    fmt::print(stderr, "weightwire: version {} is published, but without its anchor: {}\n", *outcome.ticket.version,
-               status.anchor_error->message());
+    messages::Warning(fmt::format("version {} is published, but without its anchor: {}", *outcome.ticket.version,
+                                  status.anchor_error->message()));
   }
   const auto& newest = status.anchor;
   if (!outcome.first_of_chain && newest.has_value() && newest != before) outcome.anchor = newest->name.version;
@@ -266,7 +267,7 @@ Status RunPublish(const PublishOptions& options, const CommandTools& tools) {
   publisher_tools.pool = compute.pool.get();
   WW_TRY(const auto publisher,
          Publisher::Open(run, PublisherOptionsFrom(options, checkpoint, state_directory), publisher_tools));
-  for (const std::string& warning : publisher->status().warnings) fmt::print(stderr, "weightwire: {}\n", warning);
+  for (const std::string& warning : publisher->status().warnings) messages::Warning(warning);
 
   WorkLoop work(*publisher, options, state_directory, clock);
   Outcome outcome;
