@@ -302,7 +302,7 @@ def test_what_apply_leaves_out_is_said(tmp_path):
     assert (tmp_path / "out/tokenizer/inner.safetensors").read_bytes() == b"carried"
     assert not (tmp_path / "out/linked").exists()
     text = succeed("apply", tmp_path / "base", tmp_path / "delta", "-o", tmp_path / "out2")
-    assert text.endswith("left out      adapter\\u001b.safetensors\nleft out      linked\n")
+    assert text.endswith("left out       adapter\\u001b.safetensors\nleft out       linked\n")
     assert succeed_json("apply", tmp_path / "new", "--in-place") == {"finished": False}
 
 
