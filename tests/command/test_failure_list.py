@@ -206,7 +206,7 @@ def test_every_bit_arrives_when(tmp_path, case):
         succeed("publish", tmp_path / "bucket", tmp_path / name)
         succeed("follow", tmp_path / "bucket", tmp_path / "mirror", "--once")
         assert read_directory(tmp_path / "mirror") == {"w": ("BF16", [4_000], values.tobytes())}
-    states = [version["state"] for version in versions(tmp_path / "bucket")]
+    states = [version["digest"] for version in versions(tmp_path / "bucket")]
     assert len(states) == 2 and states[0] != states[1]
     # And a mirror that has them where they do not belong is found out.
     succeed("follow", tmp_path / "bucket", tmp_path / "back", "--until", 0)

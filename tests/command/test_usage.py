@@ -98,7 +98,7 @@ def test_bash_completes_commands_options_and_values(tmp_path, monkeypatch):
     assert completed("weightwire follow --threads 2 run --log-form") == ["--log-format"]
     assert completed("weightwire --log-format ") == ["text", "json"]
     assert completed("weightwire diff a b --mode ") == ["auto", "fast"]
-    assert completed("weightwire help follo") == ["follow"]
+    assert completed("weightwire help publ") == ["publish"]
     assert completed("weightwire completion ") == ["bash", "zsh", "fish"]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "step-10").mkdir()
