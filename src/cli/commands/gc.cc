@@ -14,6 +14,7 @@
 #include "cli/commands/commands.h"
 #include "cli/global_options.h"
 #include "cli/interrupt.h"
+#include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/policy.h"
 #include "cli/report_json.h"
@@ -117,10 +118,9 @@ Status RunGc(const GcCommandOptions& options, const CommandTools& tools) {
         const auto seconds = std::chrono::ceil<std::chrono::seconds>(step.wait);
         if (options.gc.grace.count() > 0 && !std::exchange(is_announced, true)) {
           line.Erase();
-          if (!options.global->quiet) {
-            fmt::print(stderr, "{} can be deleted; gc deletes them in {} (--grace), unless it is interrupted before\n",
-                       Amount(collector.progress().deletable), HumanDuration(seconds));
-          }
+          messages::Info(
+              fmt::format("{} can be deleted; gc deletes them in {} (--grace), unless it is interrupted before",
+                          Amount(collector.progress().deletable), HumanDuration(seconds)));
         }
         line.Show(fmt::format("deleting in {}", HumanDuration(seconds)));
         static_cast<void>(InterruptGuard::WaitFor(std::min<std::chrono::milliseconds>(step.wait, kGcWaitStep)));
