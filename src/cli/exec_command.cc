@@ -102,7 +102,7 @@ Status ExecCommand::Run(const Held& held, const std::function<void()>& meanwhile
   const std::map<std::string, std::string> variables = {
       {"WEIGHTWIRE_VERSION", std::to_string(held.version)},
       {"WEIGHTWIRE_STEP", std::to_string(held.step)},
-      {"WEIGHTWIRE_DIR", std::filesystem::absolute(directories_.weights, ignored).lexically_normal().string()}};
+      {"WEIGHTWIRE_MIRROR", std::filesystem::absolute(directories_.weights, ignored).lexically_normal().string()}};
   WW_RETURN_IF_ERROR(RunShellCommand(command_, variables, interrupt_, meanwhile));
   return WriteDurably(files_, directories_.mirror / kMirrorFolder / kSuccessFile, SuccessText(held));
 }

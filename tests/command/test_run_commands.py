@@ -281,20 +281,18 @@ def test_follow_brings_a_directory_to_the_newest_version(run, tmp_path):
     assert succeed_json("followers", run)["followers"] == []
 
 
-def test_follow_makes_the_run(tmp_path):
-    follower = start("follow", tmp_path / "bucket", tmp_path / "mirror", "--until", 0, "--poll-interval", "50ms")
-    while weightwire("log", tmp_path / "bucket").returncode != 0:
-        assert follower.poll() is None, follower.stderr.read()
-    write_sharded(tmp_path / "0", chain(1)[0])
-    succeed("publish", tmp_path / "bucket", tmp_path / "0")
-    out, err = follower.communicate(timeout=60)
-    assert follower.returncode == 0 and out.endswith("reached, with version 0\n")
-    assert "made one, and waiting" in err and err.count("\n") == 1
-    same_checkpoint(tmp_path / "mirror", tmp_path / "0")
+def test_follow_never_creates_a_run(tmp_path):
+    refused(NOT_FOUND, ["no run", "--wait-for-run"], "follow", tmp_path / "bucket", tmp_path / "mirror")
+    assert not (tmp_path / "bucket").exists() and not (tmp_path / "mirror").exists()
 
 
-def test_follow_waits_for_a_run_that_it_may_not_make(tmp_path):
-    follow = ("follow", tmp_path / "bucket", tmp_path / "mirror", "--no-lease", "--poll-interval", "0.05s")
+def test_a_mirror_inside_its_run_is_refused(run):
+    for directory in (run, run / "mirror", run.parent):
+        refused(INVALID_ARGUMENT, "a directory of its own", "follow", run, directory, "--once")
+
+
+def test_follow_waits_for_the_run_if_told_to(tmp_path):
+    follow = ("follow", tmp_path / "bucket", tmp_path / "mirror", "--wait-for-run", "--poll-interval", "0.05s")
     waits = start(*follow, "--until", 0)
     ended = start(*follow[:2], tmp_path / "other", *follow[3:])
     for process in (waits, ended):
@@ -309,13 +307,20 @@ def test_follow_waits_for_a_run_that_it_may_not_make(tmp_path):
 
 def test_no_run_is_made_where_a_mirror_holds_a_version_of_one(run, tmp_path):
     succeed("follow", run, tmp_path / "mirror", "--once")
-    refused(NOT_FOUND, ["no run", "holds version 3"], "follow", tmp_path / "elsewhere", tmp_path / "mirror")
+    refused(
+        NOT_FOUND,
+        ["no run", "holds version 3"],
+        "follow",
+        tmp_path / "elsewhere",
+        tmp_path / "mirror",
+        "--wait-for-run",
+    )
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_swap_keeps_whole_copies_behind_a_link(run, tmp_path):
     mirror = tmp_path / "mirror"
-    show = f"readlink $WEIGHTWIRE_DIR >>{tmp_path / 'seen'}"
+    show = f"readlink $WEIGHTWIRE_MIRROR >>{tmp_path / 'seen'}"
     succeed("follow", run, mirror, "--swap", "--until", 2, "--exec", show)
     first = (mirror / "current").resolve()
     same_checkpoint(first, tmp_path / "2")
@@ -409,7 +414,7 @@ def test_every_version_on_its_own(run, tmp_path):
 
 def test_exec_runs_after_each_update(run, tmp_path):
     said = tmp_path / "said"
-    command = f'echo "$WEIGHTWIRE_VERSION $WEIGHTWIRE_STEP $WEIGHTWIRE_DIR" >> {said}'
+    command = f'echo "$WEIGHTWIRE_VERSION $WEIGHTWIRE_STEP $WEIGHTWIRE_MIRROR" >> {said}'
     succeed("follow", run, tmp_path / "mirror", "--until", 1, "--exec", command)
     succeed("follow", run, tmp_path / "mirror", "--once", "--exec", command)
     succeed("follow", run, tmp_path / "mirror", "--once", "--exec", command)
@@ -436,7 +441,7 @@ def test_exec_is_run_at_the_next_start_if_it_did_not_end_well(run, tmp_path, how
 
 
 def test_a_signal_is_passed_on_to_the_command(run, tmp_path):
-    command = 'sleep 1000 & trap "kill $!; echo told > $WEIGHTWIRE_DIR/../told; exit 1" TERM; echo began; wait'
+    command = 'sleep 1000 & trap "kill $!; echo told > $WEIGHTWIRE_MIRROR/../told; exit 1" TERM; echo began; wait'
     process = start("follow", run, tmp_path / "mirror", "--exec", command)
     wait_for(process, "began")
     assert end(process, signal.SIGTERM)[0] == 0

@@ -49,7 +49,8 @@ struct FollowOptions {
   std::optional<Version> pin;
   std::optional<std::string> exec;  // after each update
   std::optional<std::string> vllm;  // the URL of a server that is brought along
-  bool swap = false;                // whole copies behind a link, for readers that take no lock
+  bool wait_for_run = false;
+  bool swap = false;  // whole copies behind a link, for readers that take no lock
   MirrorOptions mirror{.check = true};
   FollowerOptions follower;
   std::chrono::milliseconds poll = kPollInterval;
@@ -215,7 +216,8 @@ Status CheckReached(const FollowOptions& options, const FollowerStatus& status, 
   return Ok();
 }
 
-// Opens the run, makes it or waits for it. nullopt if a signal or the timeout ended the wait.
+// Opens the run, or waits for it with --wait-for-run. A reader never creates one. nullopt if a signal or the timeout
+// ended the wait.
 Result<std::optional<Run>> RunToFollow(const FollowOptions& options, Store& store, const Mirror& mirror,
                                        Sleeper& sleeper) {
   auto run = Run::Open(store);
@@ -225,17 +227,6 @@ Result<std::optional<Run>> RunToFollow(const FollowOptions& options, Store& stor
   if (mirror.held().has_value()) {
     return Error(ErrorCode::kNotFound, fmt::format("there is no run at {}, though {} holds version {} of one",
                                                    store.Name(), options.directory.string(), mirror.held()->version));
-  }
-  if (options.follower.keep_lease) {  // otherwise nothing is to be written there
-    auto made = InitRun(store, /*single_writer=*/false, nullptr);
-    if (made.ok()) {
-      PrintWarning(fmt::format("there was no run at {}; made one, and waiting for its first publisher", store.Name()));
-      return std::optional(std::move(made).value());
-    }
-    // Wait for a publisher if this process may not write, or if the store cannot keep two writers apart: then the
-    // publisher must decide whether it is the only one.
-    const ErrorCode code = made.error().code();
-    if (code != ErrorCode::kRefused && code != ErrorCode::kUnsupported) return made.error();
   }
   PrintWarning(fmt::format("there is no run at {} yet; waiting for its first publisher", store.Name()));
   while (sleeper.SleepFor(options.poll)) {
@@ -360,11 +351,14 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
   WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   WW_TRY(const auto store, tools.open_store(options.run, StoreRetries::kCaller));
   const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
-  // Without --once it waits for the run.
+  WW_RETURN_IF_ERROR(CheckApart(options.run, options.directory));
   WW_RETURN_IF_ERROR(RetryTransient(interrupt, options.global->RetryFor(), [&]() -> Result<bool> {
     const auto run = Run::Open(*store);
-    const bool may_be_missing = !options.once && !run.ok() && run.error().code() == ErrorCode::kNotFound;
-    return run.ok() || may_be_missing ? Result<bool>(true) : Result<bool>(run.error());
+    const bool may_be_missing = options.wait_for_run && !run.ok() && run.error().code() == ErrorCode::kNotFound;
+    if (run.ok() || may_be_missing) return true;
+    if (run.error().code() != ErrorCode::kNotFound) return run.error();
+    return Error(ErrorCode::kNotFound,
+                 run.error().message() + "; to wait until a publisher creates it, add --wait-for-run");
   }));
   InterruptSleeper sleeper = options.timeout.has_value() ? InterruptSleeper(*options.timeout) : InterruptSleeper();
   WW_TRY(const auto mirror, OpenMirrorFor(options, *tools.files, compute));
@@ -399,40 +393,31 @@ Command AddFollow(CLI::App& app, const CommandTools& tools) {
   const auto options = std::make_shared<FollowOptions>();
   options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("follow", "keep a directory at the newest version of a run");
-  AddRun(sub, options->run, "the run; made, or waited for, if there is none");
+  AddRun(sub, options->run, "the run");
   AddPath(sub, "DIR", options->directory, "the mirror: a Hugging Face directory; made if there is none")->required();
   sub.add_flag("--once", options->once, "bring it to the newest version, and end");
   AddNumber(sub, "--until", options->until, "go no further than this version, and end there")->type_name("VERSION");
   AddDuration(sub, "--timeout", options->timeout, "with --until: give up after so long, with an error");
-  AddNumber(sub, "--pin", options->pin, "hold exactly this version, going back to it if need be, and stay there")
-      ->type_name("VERSION");
+  AddSetting(sub, settings::kPin, options->pin);
+  AddSetting(sub, settings::kWaitForRun, options->wait_for_run);
   sub.add_option("--exec", options->exec,
                  "run this command after each update; the mirror stands still until it ends. If it fails, or we are "
                  "killed before, the next start runs it again. It finds "
-                 "WEIGHTWIRE_VERSION, WEIGHTWIRE_STEP and WEIGHTWIRE_DIR in its environment")
+                 "WEIGHTWIRE_VERSION, WEIGHTWIRE_STEP and WEIGHTWIRE_MIRROR in its environment")
       ->type_name("CMD");
   sub.add_option(
          "--vllm", options->vllm,
          "bring this vLLM server along, in a pause; for one in development mode without the plugin (docs/vllm.md)")
       ->type_name("URL");
-  sub.add_flag(
-      "--swap", options->swap,
-      "keep whole copies, two at most, and a link DIR/current that is replaced at one stroke: for readers that "
-      "take no lock");
-  sub.add_flag("--every-version", options->follower.every_version,
-               "take each version on its own, instead of several in one update when behind");
+  AddSetting(sub, settings::kSwap, options->swap);
+  AddSetting(sub, settings::kEveryVersion, options->follower.every_version);
+  AddSetting(sub, settings::kMaxLag, options->follower.max_lag);
   AddSetting(sub, settings::kPollInterval, options->poll);
-  sub.add_flag("--adopt", options->mirror.adopt,
-               "take over a directory that has files already: what it holds is found by its digest");
+  AddSetting(sub, settings::kAdopt, options->mirror.adopt);
   AddIncludeCodeInDirectory(sub, options->mirror.include_code);
-  sub.add_flag_callback(
-      "--no-check", [options] { options->mirror.check = false; },
-      "do not read and digest all of what the mirror holds at the start; only if nobody else can have changed it");
-  sub.add_option("--name", options->follower.name, "what 'leases' calls this follower; host and directory unless given")
-      ->type_name("NAME");
-  sub.add_flag_callback(
-      "--no-lease", [options] { options->follower.keep_lease = false; },
-      "write nothing to the bucket, so keep no lease; what is needed is then protected by gc's minimum age alone");
+  AddSetting(sub, settings::kVerify, options->mirror.check);
+  AddSetting(sub, settings::kName, options->follower.name);
+  AddSetting(sub, settings::kLease, options->follower.keep_lease);
   AddStoreOptions(sub, *tools.options);
   sub.footer(
       "Each version is fetched, checked and decoded before a byte of the mirror changes; a crash at any point leaves "
