@@ -34,7 +34,7 @@ class Mirror:
     def __init__(self, run: str, directory: Path) -> None:
         self.directory = directory
         self._process = subprocess.Popen(
-            [COMMAND, "follow", run, directory, "--json", "--poll-interval", POLL, "--name", "story"],
+            [COMMAND, "follow", run, directory, "--wait-for-run", "--json", "--poll-interval", POLL, "--name", "story"],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -162,6 +162,7 @@ def main(seconds: float) -> int:
                 "follow",
                 str(folder / "bucket"),
                 str(folder / follower),
+                "--wait-for-run",
                 "--json",
                 "--poll-interval",
                 "200ms",

@@ -142,6 +142,7 @@ class Demo:
                 "follow",
                 self._run,
                 self._mirror(FOLLOWER),
+                "--wait-for-run",
                 "--poll-interval",
                 f"{1e3 * POLL_SECONDS:.0f}ms",
             ]
