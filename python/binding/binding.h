@@ -10,6 +10,8 @@ void BindFollower(nanobind::module_& module);
 void BindMirror(nanobind::module_& module);
 void BindRun(nanobind::module_& module);
 void BindReaders(nanobind::module_& module);
+void BindPreparedState(nanobind::module_& module);
+void BindModuleWalk(nanobind::module_& module);
 void BindSettings(nanobind::module_& module);
 void BindPolicy(nanobind::module_& module);
 void BindDlpack(nanobind::module_& module);

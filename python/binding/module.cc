@@ -13,6 +13,8 @@ NB_MODULE(_core, module) {
   weightwire::python::BindPolicy(module);
   weightwire::python::BindDlpack(module);
   weightwire::python::BindReaders(module);
+  weightwire::python::BindPreparedState(module);
+  weightwire::python::BindModuleWalk(module);
   weightwire::python::BindPublisher(module);
   weightwire::python::BindFollower(module);
   weightwire::python::BindMirror(module);

@@ -21,6 +21,7 @@
 #include "forks.h"
 #include "gil.h"
 #include "interruptible.h"
+#include "prepared_state.h"
 #include "process_tools.h"
 #include "publish/shards.h"
 #include "runner/init_run.h"
@@ -62,6 +63,18 @@ std::function<Status()> Unchanged(const nb::object& changed) {
     }
   };
 }
+
+// Lets go of the model's memory at the end of a call, however it ends. REQUIRES: the GIL is held then.
+class ReleasedAfter {
+ public:
+  explicit ReleasedAfter(PreparedState& prepared) : prepared_(prepared) {}
+  ~ReleasedAfter() { prepared_.Release(); }
+  ReleasedAfter(const ReleasedAfter&) = delete;
+  ReleasedAfter& operator=(const ReleasedAfter&) = delete;
+
+ private:
+  PreparedState& prepared_;
+};
 
 PublisherOptions ToOptions(const nb::dict& options) {
   PublisherOptions publisher;
@@ -204,11 +217,12 @@ class PyPublisher {
  public:
   PyPublisher(const std::string& url, const nb::dict& options) : PyPublisher(url, options, "") {}
 
-  PyTicket Publish(const nb::list& tensors, const nb::dict& aliases, std::uint64_t step, const nb::object& changed) {
-    PublishedState state = ToStateBits(tensors, aliases);
-    state.bits.unchanged = Unchanged(changed);
+  PyTicket Publish(PreparedState& prepared, std::uint64_t step, const nb::object& changed) {
+    const ReleasedAfter released(prepared);
+    StateBits bits = prepared.bits();
+    bits.unchanged = Unchanged(changed);
     const GilReleased release;
-    return TicketOf(ValueOrRaise(session_->Publish(state.bits, step)));
+    return TicketOf(ValueOrRaise(session_->Publish(bits, step)));
   }
   bool Flush(std::optional<double> timeout) {
     const GilReleased release;
@@ -268,13 +282,14 @@ class PyRankPublisher final : public PyPublisher {
 
   // The rank's own shards, by name. If anything fails here, the other ranks learn of it: a call that they made and this
   // rank did not would leave them one call apart for good.
-  PyTicket Publish(const nb::list& tensors, std::uint64_t step, const nb::object& changed) {
+  PyTicket Publish(PreparedState& prepared, std::uint64_t step, const nb::object& changed) {
+    const ReleasedAfter released(prepared);
     std::optional<Result<Ticket>> published;
     try {
-      PublishedState state = StateOf(tensors);
-      state.bits.unchanged = Unchanged(changed);
+      StateBits bits = BitsOf(prepared);
+      bits.unchanged = Unchanged(changed);
       const GilReleased release;
-      published = session().Publish(state.bits, step);  // refuses its own errors
+      published = session().Publish(bits, step);  // refuses its own errors
     } catch (const std::exception& error) {
       Refuse(step, error.what());
       throw;
@@ -316,14 +331,14 @@ class PyRankPublisher final : public PyPublisher {
     const GilReleased release;
     return function(*runner);
   }
-  [[nodiscard]] PublishedState StateOf(const nb::list& tensors) const {
-    PublishedState state = ToStateBits(tensors, nb::dict());
-    if (!(*state.bits.layout == *shards_->own())) {
+  [[nodiscard]] StateBits BitsOf(const PreparedState& prepared) const {
+    StateBits bits = prepared.bits();
+    if (!(*bits.layout == *shards_->own())) {
       Raise({ErrorCode::kInvalidArgument,
              "the tensors, types or shards of this rank are others than when the publisher was made: make a new one"});
     }
-    state.bits.shards = shards_;
-    return state;
+    bits.shards = shards_;
+    return bits;
   }
 
   const std::shared_ptr<const Shards> shards_;
@@ -335,7 +350,7 @@ void BindPublisher(nb::module_& module) {
   BindTicket(module);
   nb::class_<PyPublisher>(module, "Publisher")
       .def(nb::init<const std::string&, const nb::dict&>())
-      .def("publish", &PyPublisher::Publish, nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
+      .def("publish", &PyPublisher::Publish, nb::arg(), nb::arg(), nb::arg().none())
       .def("flush", &PyPublisher::Flush, nb::arg("timeout").none())
       .def("close", &PyPublisher::Close)
       .def("status", &PyPublisher::Describe)

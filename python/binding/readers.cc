@@ -51,8 +51,9 @@ PyReader MakeConverting(nb::object owner, std::uintptr_t address, const std::str
   }
   StridedTensor tensor = ToStrided(address, dtype, std::move(shape), std::move(strides));
   const Kernels* kernels = ValueOrRaise(ChooseKernels());
+  const bool has_scales = blocks.has_value();  // which are of the weights as they are now
   return {std::move(owner),
-          ValueOrRaise(MakeConvertingReader(std::move(tensor), ToDType(to), std::move(blocks), *kernels))};
+          ValueOrRaise(MakeConvertingReader(std::move(tensor), ToDType(to), std::move(blocks), *kernels)), !has_scales};
 }
 
 Scales MakeScales(std::uintptr_t address, const std::string& dtype, std::vector<std::uint64_t> shape,
@@ -106,7 +107,7 @@ class CallingReader final : public UnitReader {
 
 PyReader MakeCalling(nb::object function, const std::string& dtype) {
   auto reader = std::make_unique<CallingReader>(std::move(function), UnitBytes(ToDType(dtype)));
-  return {nb::none(), std::move(reader)};
+  return {nb::none(), std::move(reader), false};
 }
 
 }  // namespace

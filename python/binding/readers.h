@@ -13,7 +13,8 @@ namespace weightwire::python {
 // A reader, and what it reads from. Destroyed with the GIL held.
 struct PyReader {
   nanobind::object owner;
-  std::unique_ptr<UnitReader> reader;
+  std::shared_ptr<const UnitReader> reader;
+  bool reusable = false;  // it gives what is in the memory, whenever it is asked
 };
 
 }  // namespace weightwire::python

@@ -7,12 +7,11 @@ import inspect
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from weightwire._dtypes import is_torch_tensor
 from weightwire._forks import OwnerProcess
 from weightwire._model_state import unwrap
 from weightwire.errors import InvalidArgumentError
@@ -131,32 +130,6 @@ class StepGate:
 
     def remove(self) -> None:
         self._handle.remove()
-
-
-class WriteCheck:
-    """The core calls this after it has read the tensors. Returns why the read is invalid if one of them was written to
-    since this object was made, else None."""
-
-    def __init__(self, tensors: Mapping[str, Any]) -> None:
-        self._counts = [(name, tensor, _writes(tensor)) for name, tensor in tensors.items()]
-
-    def __call__(self) -> str | None:
-        for name, tensor, count in self._counts:
-            if _writes(tensor) != count:
-                return (
-                    f"'{name}' was changed while it was read, so it was not published: call the ticket's wait_read() "
-                    "before anything but the optimizer changes the weights, or publish with background=False"
-                )
-        return None
-
-
-def _writes(tensor: Any) -> Any:
-    """torch's count of writes. Two numbers for a DTensor, because torch counts writes to it and to its local tensor
-    separately."""
-    if not is_torch_tensor(tensor) or tensor.is_inference():
-        return None  # torch does not count
-    local = getattr(tensor, "_local_tensor", None)
-    return tensor._version if local is None else (tensor._version, local._version)
 
 
 def stepping_optimizer(optimizer: Any) -> Any:

@@ -29,10 +29,14 @@ def is_distributed() -> bool:
     )
 
 
-def is_dtensor(value: object) -> bool:
-    # Before something has imported this module, no value can be a DTensor.
+def dtensor_types() -> tuple[type, ...]:
+    """The type DTensor; none before something has imported its module, because no value can be one then."""
     module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(value, module.DTensor)
+    return () if module is None else (module.DTensor,)
+
+
+def is_dtensor(value: object) -> bool:
+    return isinstance(value, dtensor_types())
 
 
 def local_of(value: Any) -> Any:

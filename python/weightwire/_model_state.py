@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -9,24 +10,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weightwire import _core
 from weightwire._conversion import CoreTensor, LazyTensor, core_tensor
 from weightwire._dtensor import local_of, whole_of
 from weightwire._dtypes import is_dense, is_torch_tensor, parse_dtype
 from weightwire._fp8 import Fp8, fp8_tensors
 from weightwire._lora import Lora, adapter_tensors, is_peft, merged_tensors
+from weightwire._write_check import WriteCheck
 from weightwire.errors import InvalidArgumentError
 
 
 class ModelState(NamedTuple):
     """All tensors of one call of publish, for the core."""
 
-    tensors: list[CoreTensor]
-    aliases: dict[str, str]
-    """{second name of a tied tensor: the name that is kept}"""
-    watched: dict[str, Any]
-    """Tensors that the core reads in place, so a write to them during the read must be noticed."""
-    read_in_background: bool
-    """Whether the model may compute while the core reads."""
+    prepared: _core.PreparedState
+    check: WriteCheck | None
+    """Tells what was written to during the read; set if the model may compute while the core reads."""
+    copies: dict[str, Any]
+    """Copies, by name, that the core reads in place of tensors that may be written to."""
 
 
 def unwrap(model: Any) -> Any:
@@ -60,7 +61,7 @@ def _rank_by_name(name: str) -> int:
     return 2 if _OUTPUT_LAYERS.search(name) else 1 if _SHARED_TABLES.search(name) else 0
 
 
-def _memory_key(value: Any) -> tuple[Any, ...] | None:
+def memory_key(value: Any) -> tuple[Any, ...] | None:
     """Equal for arrays that are the same elements of the same memory; None if unknown, or if there are no elements."""
     if is_torch_tensor(value):
         if not is_dense(value) or value.numel() == 0 or value.device.type == "meta":
@@ -77,7 +78,7 @@ def _ties(tensors: Mapping[str, Any], second_names: list[re.Pattern[str]] | None
     drop; None if the model is not known."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
-        key = _memory_key(local_of(tensor))
+        key = memory_key(local_of(tensor))
         if key is not None:
             groups.setdefault(key, []).append(name)
     aliases = {}
@@ -102,7 +103,7 @@ def check_names(names: Iterable[Any]) -> None:
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """Removes what torch.compile and activation checkpointing add to names, of the whole model or of a layer."""
     if not any(wrapper in name for wrapper in _WRAPPERS):
         return name
@@ -110,7 +111,7 @@ def _plain_name(name: str) -> str:
 
 
 def plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {_plain_name(name): tensor for name, tensor in tensors.items()}
+    plain = {plain_name(name): tensor for name, tensor in tensors.items()}
     if len(plain) != len(tensors):
         raise InvalidArgumentError(
             f"two tensors have the same name apart from torch's wrappers ({', '.join(_WRAPPERS)})"
@@ -118,7 +119,7 @@ def plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _refuse_gathered(model: Any) -> None:
+def refuse_gathered(model: Any) -> None:
     """Raises for ways to shard that gather weights only for a step, because between steps a module has no weights."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise InvalidArgumentError(
@@ -139,23 +140,27 @@ def check_is_model(model: Any) -> None:
         )
 
 
-def tensors_of(model: Any, lora: Lora = "adapter") -> tuple[dict[str, Any], dict[str, str]]:
-    """The tensors by name, and {second name of a tied tensor: kept name}."""
+def tensors_of(
+    model: Any, lora: Lora = "adapter", known: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The tensors by name, and {second name of a tied tensor: kept name}. `known`: what the mapping or the module's
+    state_dict() has, if it was asked before."""
     check_is_model(model)
     second_names: list[re.Pattern[str]] | None = None
     if isinstance(model, Mapping):
-        check_names(model)
-        tensors = plain_names(model)
+        named = model if known is None else known
+        check_names(named)
+        tensors = plain_names(named)
     elif is_peft(model := unwrap(model)):
-        _refuse_gathered(model)
+        refuse_gathered(model)
         tensors = plain_names(adapter_tensors(model) if lora == "adapter" else merged_tensors(model))
         second_names = _patterns(model.get_base_model(), "_tied_weights_keys")
     else:
-        _refuse_gathered(model)
+        refuse_gathered(model)
         ignored = _patterns(model, "_keys_to_ignore_on_save")
         tensors = {
             name: tensor
-            for name, tensor in plain_names(model.state_dict()).items()
+            for name, tensor in plain_names(model.state_dict() if known is None else known).items()
             if not any(pattern.search(name) for pattern in ignored)
         }
         second_names = _patterns(model, "_tied_weights_keys")
@@ -200,7 +205,7 @@ def roles_of(model: Any, tensors: Mapping[str, Any], dtype: Any, known: Any = No
 
     layers, convolutions = set(), set()
     for name, layer in module.named_modules():
-        plain = _plain_name(name).removesuffix(".base_layer")  # of an adapter
+        plain = plain_name(name).removesuffix(".base_layer")  # of an adapter
         if isinstance(layer, torch.nn.Linear):
             layers.add(plain)
         elif isinstance(layer, torch.nn.modules.conv._ConvNd):
@@ -234,21 +239,31 @@ def core_tensors(
 
 
 _LARGEST_BUFFER = 1 << 16  # elements
+_MOST_COPIED = 4 << 20  # bytes
 
 
 def _copy_buffers(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors, with a module's buffers copied, because a forward pass may change them. A mapping does not say which
-    tensors are buffers, so all its small ones are copied."""
+    """Copies of a module's buffers, by name, because a forward pass may change them. A mapping does not say which
+    tensors are buffers, so the smallest are copied, apart from those that are trained."""
     if _is_module(model):
-        copied = {_memory_key(local_of(buffer)) for buffer in unwrap(model).buffers()} - {None}
+        buffers = {memory_key(local_of(buffer)) for buffer in unwrap(model).buffers()} - {None}
+        chosen = [name for name, tensor in tensors.items() if memory_key(tensor) in buffers]
     else:
-        small = (tensor for tensor in tensors.values() if math.prod(getattr(tensor, "shape", ())) <= _LARGEST_BUFFER)
-        copied = {_memory_key(tensor) for tensor in small} - {None}
-    result = {}
-    for name, tensor in tensors.items():
-        copy = getattr(tensor, "clone", None) or getattr(tensor, "copy", None)
-        result[name] = copy() if copy is not None and _memory_key(tensor) in copied else tensor
-    return result
+        small = [
+            (getattr(tensor, "nbytes", 0), name)
+            for name, tensor in tensors.items()
+            if math.prod(getattr(tensor, "shape", ())) <= _LARGEST_BUFFER
+            and not getattr(tensor, "requires_grad", False)
+            and memory_key(tensor) is not None
+        ]
+        chosen, left = [], _MOST_COPIED
+        for size, name in sorted(small):
+            left -= size
+            if left < 0:
+                break
+            chosen.append(name)
+    makers = {name: getattr(tensors[name], "clone", None) or getattr(tensors[name], "copy", None) for name in chosen}
+    return {name: make() for name, make in makers.items() if make is not None}
 
 
 def make_state(
@@ -267,16 +282,36 @@ def make_state(
     Lazy tensors are never read in the background, because other code may merge the adapters during the read.
     """
     in_background = in_background and not any(isinstance(tensor, LazyTensor) for tensor in local.values())
-    read = _copy_buffers(model, local) if in_background else local
-    watched = {name: originals[name] for name in local if read[name] is local[name]}  # copies cannot change
-    return ModelState(core_tensors(read, dtype, roles, in_background=in_background), aliases, watched, in_background)
+    copies = _copy_buffers(model, local) if in_background else {}
+    check = None
+    if in_background:
+        watched = [name for name in local if name not in copies]  # copies cannot change
+        check = WriteCheck.of(watched, [originals[name] for name in watched])
+    published = core_tensors({**local, **copies}, dtype, roles, in_background=in_background)
+    return ModelState(_core.PreparedState(published, aliases), check, copies)
 
 
 def state_of(
-    model: Any, dtype: Any, lora: Lora = "adapter", *, known: Any = None, in_background: bool = False
+    model: Any,
+    dtype: Any,
+    lora: Lora = "adapter",
+    *,
+    known: Any = None,
+    in_background: bool = False,
+    tensors: Mapping[str, Any] | None = None,
 ) -> ModelState:
-    """The state of a model that is whole in this process. `known`: the module whose tensors a mapping has, if any."""
-    tensors, aliases = tensors_of(model, lora)
-    roles = roles_of(model, tensors, dtype, known)
-    whole = {name: whole_of(name, tensor) for name, tensor in tensors.items()}
-    return make_state(model, whole, tensors, dtype, roles, aliases, in_background=in_background)
+    """The state of a model that is whole in this process. `known`: the module whose tensors a mapping has, if any.
+    `tensors`: see `tensors_of`."""
+    kept, aliases = tensors_of(model, lora, tensors)
+    roles = roles_of(model, kept, dtype, known)
+    whole = {name: whole_of(name, tensor) for name, tensor in kept.items()}
+    return make_state(model, whole, kept, dtype, roles, aliases, in_background=in_background)
+
+
+def rules_of(model: Any, known: Any) -> list[Any]:
+    """What a module says about the names of its tensors: which are ties, are not saved or are kept exact. A copy, to
+    be compared with later ones."""
+    whose = unwrap(known if isinstance(model, Mapping) else model)
+    modules = [unwrap(model), whose, whose.get_base_model() if is_peft(whose) else whose]
+    rules = ("_tied_weights_keys", "_keys_to_ignore_on_save", "_keep_in_fp32_modules_strict")
+    return [copy.copy(getattr(module, rule, None)) for module in modules for rule in rules]

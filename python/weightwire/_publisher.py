@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from weightwire import _core
 from weightwire._arguments import whole_number
-from weightwire._background_read import WriteCheck, finished_read
+from weightwire._background_read import finished_read
 from weightwire._deadline import Deadline
 from weightwire._lora import Lora
-from weightwire._model_state import ModelState, state_of
+from weightwire._model_state import ModelState
 from weightwire._publisher_options import PublisherArguments
 from weightwire._publisher_session import PublisherSession, versions
 from weightwire._ticket import Ticket, wait_in_slices
@@ -236,17 +236,18 @@ class Publisher:
             self._refuse(number, error)
             raise
         elements = session.elements(state)
-        if not state.read_in_background:
+        check = state.check
+        if check is None:
             if session.ranks is not None:
                 self._step = number  # counts even if this fails, because the other ranks cannot know
             ticket = session.encode(state, number, None)
             self._step = number
             return Ticket(finished_read(ticket), session, number, elements)
-        check = WriteCheck(state.watched)
         try:
             # The thread refers to the session, which must not end during the read.
             read = session.background.start(lambda: session.encode(state, number, check))
         except BaseException as error:
+            state.prepared.release()
             self._refuse(number, error)
             raise
         self._step = number
@@ -254,10 +255,10 @@ class Publisher:
 
     def _state_of(self, model: Any, in_background: bool) -> ModelState:
         """The state of a model, or of this rank's shards."""
-        arguments, ranks = self._arguments, self._session.ranks
+        ranks = self._session.ranks
         if ranks is not None:
             return ranks.state_of(model, in_background=in_background)
-        return state_of(model, arguments.dtype, arguments.lora, known=arguments.model, in_background=in_background)
+        return self._session.models.state_of(model, in_background=in_background)
 
     def _refuse(self, step: int, error: BaseException) -> None:
         """With several ranks, makes a call that fails on this one fail on all."""

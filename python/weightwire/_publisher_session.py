@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import weakref
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 from weightwire import _core
 from weightwire._background_read import BackgroundRead, StepGate
 from weightwire._deadline import Deadline
+from weightwire._examined_models import ExaminedModels
 from weightwire._extra_files import ExtraFiles
 from weightwire._forks import OwnerProcess
 from weightwire._model_state import ModelState
@@ -50,6 +50,7 @@ class PublisherSession:
         self.background: BackgroundRead[_core.Ticket] = BackgroundRead()
         self.gate = None if arguments.optimizer is None else StepGate(arguments.optimizer, self.background)
         self.failures = FailureLog()
+        self.models = ExaminedModels(arguments.dtype, arguments.lora, arguments.model)
         at_exit = _AtExit(self)
         end_ranks = None if self.ranks is None else self.ranks.finish
         self._end = weakref.finalize(
@@ -143,14 +144,12 @@ class PublisherSession:
         """The number of elements, of all ranks together."""
         if self.ranks is not None:
             return self.ranks.elements
-        return sum(math.prod(shape) for _, _, shape, _ in state.tensors)
+        return state.prepared.elements
 
     def encode(self, state: ModelState, step: int, check: Callable[[], str | None] | None) -> _core.Ticket:
         """Compares, encodes and queues. The core calls `check` after the read, to learn whether the weights
         were written to during it."""
-        if isinstance(self.core, _core.RankPublisher):
-            return self.core.publish(state.tensors, step, check)
-        return self.core.publish(state.tensors, state.aliases, step, check)
+        return self.core.publish(state.prepared, step, check)
 
 
 def _fate(status: dict[str, Any], state_dir: str | os.PathLike[str] | None) -> str:

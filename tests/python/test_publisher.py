@@ -680,7 +680,7 @@ class Weights:
             pass
 publisher = ww.Publisher("bucket", threads=1)
 reader = core.calling_reader(Weights(), "F32")
-publisher._session.core.publish([("w", "F32", (4,), reader)], {}, 0, None)
+publisher._session.core.publish(core.PreparedState([("w", "F32", (4,), reader)], {}), 0, None)
 """,
 }
 

@@ -191,7 +191,7 @@ def train_while_it_is_read(here, run, steps):
 
 def publish_what_changes(here, changing_rank):
     """On one rank, weights are found to have changed while they were read."""
-    from weightwire import _publisher as publisher
+    from weightwire import _model_state as publisher
 
     class Changing(publisher.WriteCheck):
         def __call__(self):
@@ -209,7 +209,7 @@ def publish_what_changes(here, changing_rank):
 
 def publish_after_what_changed(here, changing_rank):
     """Nobody asks what became of it: then the next call fails too, on all ranks, and all stay in step."""
-    from weightwire import _publisher as publisher
+    from weightwire import _model_state as publisher
 
     class Changing(publisher.WriteCheck):
         def __call__(self):

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <tuple>
 
 #include "codec/encode/class_rules.h"
@@ -51,8 +50,8 @@ struct Option {
   Cost cost = kImpossible;
   EntryMode mode = EntryMode::kWhole;
   int scale = 0;
-  std::optional<std::size_t> shared;    // an index into the sets …
-  std::shared_ptr<const TableSet> own;  // … or tables of its own
+  std::optional<std::size_t> shared;  // an index into the sets …
+  std::optional<TableKind> own;       // … or tables of its own, which are made once it is chosen
 };
 
 // A set that entries may share, and what its symbols cost.
@@ -95,7 +94,7 @@ class Chooser {
     std::vector<Coding> codings;
     codings.reserve(entries.size());
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      codings.push_back(CodingOf(Affordable(weighed[i]), entries[i]->sample));
+      codings.push_back(CodingOf(Affordable(weighed[i]), *entries[i]));
     }
     return codings;
   }
@@ -118,7 +117,7 @@ class Chooser {
     weighed.bare.cost = Cost{entry.sample.units} * static_cast<unsigned>(8 * entry.sample.unit_bytes) << kCostBits;
     if (request_ != CodingRequest::kWhole) {
       const Cost gaps = GapsCost(entry.sample);
-      if (gaps < weighed.bare.cost) weighed.bare = {gaps, EntryMode::kGaps, 0, std::nullopt, nullptr};
+      if (gaps < weighed.bare.cost) weighed.bare = {gaps, EntryMode::kGaps, 0, std::nullopt, std::nullopt};
     }
     if (request_ == CodingRequest::kSmallest || request_ == CodingRequest::kWhole) weighed.alone = weighed.bare;
     weighed.best = weighed.alone;
@@ -157,7 +156,8 @@ class Chooser {
     return possible ? option : weighed.bare;
   }
 
-  Coding CodingOf(const Option& option, const Sample& sample) {
+  Coding CodingOf(const Option& option, const SampledEntry& entry) {
+    const Sample& sample = entry.sample;
     Coding coding;
     if (option.mode == EntryMode::kWhole) return kWholeCoding;
     coding.mode = option.mode;
@@ -166,7 +166,8 @@ class Chooser {
     coding.tile_log2 = TileLog2(option.cost, std::max<std::uint64_t>(1, sample.units), tile_bytes);
     if (option.mode == EntryMode::kDense) coding.tile_log2 = std::min(coding.tile_log2, kMaxDenseTileLog2);
     if (HasTables(option.mode)) {
-      coding.table_set = option.shared.has_value() ? Shared(*option.shared) : Own(*option.own);
+      coding.table_set =
+          option.shared.has_value() ? Shared(*option.shared) : Own(BuildSet(sample, entry.rule, *option.own));
     }
     return coding;
   }
@@ -176,7 +177,6 @@ class Chooser {
     const Sample& sample = entry.sample;
     std::optional<Classes> by_shared;
     std::optional<Classes> by_own;  // unless they are the same
-    ClassRule own_rule;
     Cost shared_symbols = 0;
     for (const TableKind kind : kinds) {
       const std::optional<SharedSet>& shared = shared_[static_cast<std::size_t>(kind)];
@@ -185,24 +185,22 @@ class Chooser {
       if (!by_shared.has_value()) {
         by_shared = InClasses(sample, shared->set.rule, dense);
         shared_symbols = SymbolCost(*by_shared, std::span(shared->prices));
-        own_rule = WithWindow(entry.rule, sample);
+        const ClassRule own_rule = WithWindow(entry.rule, sample);
         if (own_rule != shared->set.rule) by_own = InClasses(sample, own_rule, dense);
       }
       const EntryMode mode = dense ? EntryMode::kDense : EntryMode::kSparse;
       const int scale = dense ? 0 : BestScale(*by_shared, shared->set);
       const Cost with_shared =
           OfAll(sample, PositionCost(*by_shared, shared->set, scale), shared_symbols) + kNamingCost;
-      const Option sharing{with_shared, mode, scale, static_cast<std::size_t>(kind), nullptr};
+      const Option sharing{with_shared, mode, scale, static_cast<std::size_t>(kind), std::nullopt};
       if (with_shared < weighed.best.cost) weighed.best = sharing;
       if (with_shared < weighed.without_own.cost) weighed.without_own = sharing;
-      TryOwn(entry, kind, own_rule, by_own.has_value() ? *by_own : *by_shared, weighed);
+      TryOwn(sample, kind, by_own.has_value() ? *by_own : *by_shared, weighed);
     }
   }
 
-  // The same with tables of the entry's own. They are made only if nothing else is as good without a shared set.
-  static void TryOwn(const SampledEntry& entry, TableKind kind, const ClassRule& rule, const Classes& classes,
-                     Weighed& weighed) {
-    const Sample& sample = entry.sample;
+  // The same with tables of the entry's own.
+  static void TryOwn(const Sample& sample, TableKind kind, const Classes& classes, Weighed& weighed) {
     const Cost limit = weighed.alone.cost;  // not below the best
     const Cost fixed = kNamingCost + OwnTableCost(classes, kind) + OverfitCost(sample, classes);
     if (fixed >= limit) return;
@@ -211,10 +209,7 @@ class Chooser {
     if (fixed + OfAll(sample, positions, Cost{sample.changed} << kCostBits) >= limit) return;
     const Cost with_own = fixed + OfAll(sample, positions, OwnSymbolCost(classes, sample.complete));
     if (with_own >= limit) return;
-    auto own = std::make_shared<TableSet>(SetWithSymbols(classes, rule, sample));
-    SetRates(classes, sample.complete, kind, *own);
-    const EntryMode mode = classes.dense ? EntryMode::kDense : EntryMode::kSparse;
-    weighed.alone = {with_own, mode, 0, std::nullopt, std::move(own)};
+    weighed.alone = {with_own, classes.dense ? EntryMode::kDense : EntryMode::kSparse, 0, std::nullopt, kind};
     if (with_own < weighed.best.cost) weighed.best = weighed.alone;
   }
 

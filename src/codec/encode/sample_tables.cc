@@ -332,6 +332,10 @@ Cost OwnSymbolCost(const Classes& classes, bool complete) {
   for (std::size_t c = 0; c < kClassCount; ++c) {
     if (classes.dense ? classes.units[c] == 0 : classes.changed[c] == 0) continue;
     const std::span<const std::uint64_t> counts = classes.symbols_of(c);
+    if (complete && !classes.dense && CodeCount(counts) == 1) {
+      cost += Cost{counts[0]} << kCostBits;  // it is certain, but for its direction
+      continue;
+    }
     const SymbolPrices prices(WeightsOf(counts, complete), static_cast<int>(classes.alphabet), classes.dense);
     for (std::size_t s = 0; s < counts.size(); ++s) {
       if (counts[s] != 0) cost += Cost{counts[s]} * prices.Of(s);
