@@ -18,12 +18,6 @@ CLI::Option* AddRunAtVersion(CLI::App& app, std::string& run) {
       ->required();
 }
 
-void AddIncludeCodeInAnchors(CLI::App& app, bool& include_code) {
-  app.add_flag("--include-code", include_code,
-               "put files into anchors that can run as code when loaded (.py, pickles); readers still have to ask for "
-               "them");
-}
-
 void AddIncludeCodeInDirectory(CLI::App& app, bool& include_code) {
   app.add_flag("--include-code", include_code,
                "bring files along that can run as code when loaded (.py, pickles); only from a bucket you trust");

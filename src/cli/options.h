@@ -23,8 +23,7 @@ namespace weightwire {
 CLI::Option* AddRun(CLI::App& app, std::string& run, const std::string& text);
 CLI::Option* AddRunAtVersion(CLI::App& app, std::string& run);
 
-// --include-code of commands that write anchors, and of those that write a directory from them.
-void AddIncludeCodeInAnchors(CLI::App& app, bool& include_code);
+// --include-code of commands that write a directory from anchors.
 void AddIncludeCodeInDirectory(CLI::App& app, bool& include_code);
 
 // `Path` is a path or an optional one.

@@ -147,7 +147,7 @@ inline constexpr Setting kAllowNewModel{
     .name = "allow-new-model",
     .type = SettingType::kFlag,
     .default_text = "0",
-    .help = "publish even if the model's tensors have other names, types or shapes than the newest version's",
+    .help = "publish even if no tensor has the name and the shape of one in the newest version",
     .commands = "publish",
     .python = "Publisher",
     .note = "no variable: replacing a run's model takes an explicit option",

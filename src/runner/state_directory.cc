@@ -8,7 +8,7 @@
 
 namespace weightwire {
 
-Result<std::filesystem::path> StateDirectory(const std::optional<std::filesystem::path>& given, const Id& run) {
+Result<std::filesystem::path> StateDirectoryPath(const std::optional<std::filesystem::path>& given, const Id& run) {
   std::filesystem::path directory;
   if (given.has_value()) {
     directory = *given;
@@ -29,8 +29,14 @@ Result<std::filesystem::path> StateDirectory(const std::optional<std::filesystem
   }
   std::error_code error;
   directory = std::filesystem::absolute(directory, error).lexically_normal();
-  if (!directory.has_filename()) directory = directory.parent_path();
-  if (!error) std::filesystem::create_directories(directory, error);
+  if (error) return SystemError("find the directory", directory, error.value());
+  return directory.has_filename() ? directory : directory.parent_path();
+}
+
+Result<std::filesystem::path> StateDirectory(const std::optional<std::filesystem::path>& given, const Id& run) {
+  WW_TRY(const std::filesystem::path directory, StateDirectoryPath(given, run));
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
   if (error) return SystemError("make the directory", directory, error.value());
   return directory;
 }

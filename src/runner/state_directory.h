@@ -9,7 +9,10 @@
 
 namespace weightwire {
 
-// The one given, or $XDG_STATE_HOME/weightwire/<run>, or ~/.local/state/weightwire/<run>. Made if need be, absolute.
+// The one given, or $XDG_STATE_HOME/weightwire/<run>, or ~/.local/state/weightwire/<run>. Absolute; may not exist.
+Result<std::filesystem::path> StateDirectoryPath(const std::optional<std::filesystem::path>& given, const Id& run);
+
+// The same, and creates it.
 Result<std::filesystem::path> StateDirectory(const std::optional<std::filesystem::path>& given, const Id& run);
 
 }  // namespace weightwire

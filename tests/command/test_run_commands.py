@@ -101,10 +101,10 @@ def part_of(run, version):
 
 def test_init_makes_a_run_once(tmp_path):
     made = succeed_json("init", tmp_path / "bucket")
-    assert made["made"] and len(made["run"]) == 32
+    assert made["created"] and len(made["run_id"]) == 32 and made["run"] == str(tmp_path / "bucket")
     again = succeed_json("init", tmp_path / "bucket")
-    assert not again["made"] and again["run"] == made["run"]
-    assert made["run"] in succeed("init", f"file://{tmp_path}/bucket")
+    assert not again["created"] and again["run_id"] == made["run_id"]
+    assert made["run_id"] in succeed("init", f"file://{tmp_path}/bucket")
     assert succeed_json("log", tmp_path / "bucket")["versions"] == []
 
 
@@ -145,9 +145,13 @@ def test_publish_says_what_it_sent(run, tmp_path):
     write_sharded(tmp_path / "4", chain(5)[4])
     out = succeed_json("publish", run, tmp_path / "4", "--step", 40)
     diff = succeed_json("diff", tmp_path / "3", tmp_path / "4", "--no-other-formats")
-    assert out["outcome"] == "committed" and out["version"] == 4 and out["step"] == 40
-    assert (out["changed"], out["elements"]) == (diff["changed_elements"], diff["elements"])
-    assert out["bytes"] == diff["delta_bytes"] and out["model_bytes"] == diff["model_bytes"]
+    assert out["stage"] == "committed" and out["version"] == 4 and out["step"] == 40
+    assert (out["changed_elements"], out["elements"]) == (diff["changed_elements"], diff["elements"])
+    assert (
+        out["delta_bytes"] == diff["delta_bytes"]
+        and out["anchor_bytes"] is None
+        and out["model_bytes"] == diff["model_bytes"]
+    )
 
 
 def test_publishing_the_newest_again_does_nothing(run, tmp_path):
@@ -159,8 +163,49 @@ def test_publishing_the_newest_again_does_nothing(run, tmp_path):
 
 def test_the_same_state_with_another_step_is_a_version_of_no_bytes(run, tmp_path):
     out = succeed_json("publish", run, tmp_path / "3", "--step", 31)
-    assert (out["version"], out["bytes"], out["changed"]) == (4, 0, 0)
+    assert (out["version"], out["delta_bytes"], out["changed_elements"]) == (4, 0, 0)
     assert versions(run)[4]["step"] == 31
+    succeed("verify", run)
+
+
+def everything(tmp_path):
+    """The bucket and the state directories, byte for byte."""
+    return snapshot(tmp_path / "bucket"), snapshot(tmp_path / "state-home")
+
+
+def test_a_dry_run_says_what_publish_will_send_and_writes_nothing(run, tmp_path):
+    write_sharded(tmp_path / "4", chain(5)[4])
+    before = everything(tmp_path)
+    # With the base copy, and without it: then the newest version is fetched.
+    elsewhere = ("--state-dir", tmp_path / "elsewhere")
+    planned = [succeed_json("publish", run, tmp_path / "4", "--dry-run", *where) for where in ((), elsewhere)]
+    assert everything(tmp_path) == before and not (tmp_path / "elsewhere").exists()
+    done = succeed_json("publish", run, tmp_path / "4")
+    for plan in planned:
+        assert (plan.pop("dry_run"), plan.pop("stage"), plan.pop("duration_seconds") >= 0) == (True, None, True)
+        assert plan == {name: done[name] for name in plan}
+    assert done["stage"] == "committed" and done["dry_run"] is False
+    again = succeed_json("publish", run, tmp_path / "4", "--dry-run")
+    assert (again["stage"], again["version"]) == ("already_published", 4)
+
+
+def test_a_dry_run_names_the_anchors_that_publish_will_write(run, tmp_path):
+    write_sharded(tmp_path / "4", chain(5)[4])
+    plan = succeed_json("publish", run, tmp_path / "4", "--anchor-every", 1, "--dry-run")
+    assert plan["anchor_version"] == succeed_json("publish", run, tmp_path / "4", "--anchor-every", 1)["anchor_version"]
+    first = succeed_json("publish", tmp_path / "new", tmp_path / "4", "--dry-run")
+    assert (first["version"], first["delta_bytes"], first["run_id"]) == (0, None, None)
+    assert first["anchor_bytes"] == first["model_bytes"]
+    assert not (tmp_path / "new").exists()
+
+
+def test_another_model_is_refused_unless_that_is_allowed(run, tmp_path):
+    write_by_hand(tmp_path / "other", {"other": ("U8", [3], b"abc")})
+    before = everything(tmp_path)
+    for more in ((), ("--dry-run",)):
+        refused(MISMATCH, ["another model", "--allow-new-model"], "publish", run, tmp_path / "other", *more)
+        assert snapshot(run) == before[0]
+    assert succeed_json("publish", run, tmp_path / "other", "--allow-new-model")["version"] == 4
     succeed("verify", run)
 
 
@@ -172,7 +217,7 @@ def test_steps_may_go_back_and_default_to_the_next(run, tmp_path):
 def test_no_step_comes_after_the_last_one(run, tmp_path):
     last = (1 << 64) - 1
     limits = ("--anchor-every", last, "--anchor-percent", last)  # the largest numbers mean: never
-    assert succeed_json("publish", run, tmp_path / "1", "--step", last, *limits)["anchor"] is False
+    assert succeed_json("publish", run, tmp_path / "1", "--step", last, *limits)["anchor_version"] is None
     refused(INVALID_ARGUMENT, "give --step", "publish", run, tmp_path / "2", untouched=run)
 
 
@@ -181,7 +226,7 @@ def test_a_real_step(tmp_path, name):
     old, new = DATA / f"{name}.old.safetensors", DATA / f"{name}.new.safetensors"
     succeed("publish", tmp_path / "bucket", old, "--step", 1)
     out = succeed_json("publish", tmp_path / "bucket", new, "--step", 2)
-    assert out["bytes"] == succeed_json("diff", old, new, "--no-other-formats")["delta_bytes"]
+    assert out["delta_bytes"] == succeed_json("diff", old, new, "--no-other-formats")["delta_bytes"]
     succeed("follow", tmp_path / "bucket", tmp_path / "mirror", "--once")
     assert read_directory(tmp_path / "mirror") == read_by_package(new)
     succeed("verify", tmp_path / "bucket")
@@ -202,11 +247,15 @@ def test_a_layout_that_changes(run, tmp_path):
 def test_a_publisher_without_its_state_goes_on(run, tmp_path):
     write_sharded(tmp_path / "4", chain(5)[4])
     out = succeed_json("publish", run, tmp_path / "4", "--step", 40, "--state-dir", tmp_path / "elsewhere")
-    assert out["bytes"] == succeed_json("diff", tmp_path / "3", tmp_path / "4", "--no-other-formats")["delta_bytes"]
+    assert (
+        out["delta_bytes"] == succeed_json("diff", tmp_path / "3", tmp_path / "4", "--no-other-formats")["delta_bytes"]
+    )
     # And the first one, whose base is of an older version now.
     write_sharded(tmp_path / "5", chain(6)[5])
     out = succeed_json("publish", run, tmp_path / "5", "--step", 50)
-    assert out["bytes"] == succeed_json("diff", tmp_path / "4", tmp_path / "5", "--no-other-formats")["delta_bytes"]
+    assert (
+        out["delta_bytes"] == succeed_json("diff", tmp_path / "4", tmp_path / "5", "--no-other-formats")["delta_bytes"]
+    )
     succeed("verify", run)
 
 
@@ -262,7 +311,7 @@ def test_an_anchor_that_cannot_be_written_is_a_warning(run, tmp_path):
     assert result.stderr.count("\n") == 1
     assert "version 4 is published" in result.stderr and "too-large.json" in result.stderr
     said = json.loads(result.stdout)
-    assert (said["outcome"], said["version"], said["anchor"]) == ("committed", 4, False)
+    assert (said["stage"], said["version"], said["anchor_version"]) == ("committed", 4, None)
     assert len(versions(run)) == 5
 
 
@@ -676,6 +725,23 @@ def test_gc_leaves_what_a_lease_needs(tmp_path):
     succeed("follow", run, tmp_path / "mirror", "--once")
     same_checkpoint(tmp_path / "mirror", tmp_path / "8")
     assert succeed_json("gc", run, "--min-age", "0", "--grace", "0", "--keep-anchors", 2)["removed"]["objects"] > 0
+    succeed("verify", run)
+
+
+def test_an_anchor_is_written_from_whatever_can_be_published(tmp_path):
+    old, new = DATA / "tiny-47.old.safetensors", DATA / "tiny-47.new.safetensors"
+    run = tmp_path / "bucket"
+    succeed("publish", run, old)
+    succeed("publish", run, new)
+    before = snapshot(run)
+    plan = succeed_json("anchor", run, "--from", new, "--dry-run")
+    assert (plan["version"], plan["dry_run"]) == (1, True)
+    assert succeed_json("anchor", run, "--dry-run")["anchor_bytes"] == plan["anchor_bytes"]
+    refused(MISMATCH, "holds version 1, not version 0", "anchor", f"{run}@0", "--from", new, "--dry-run")
+    assert snapshot(run) == before
+    out = succeed_json("anchor", run, "--from", new)
+    assert (out["version"], out["run"], out["dry_run"]) == (1, str(run), False)
+    assert out["anchor_bytes"] > plan["anchor_bytes"]  # with the file's header
     succeed("verify", run)
 
 

@@ -66,7 +66,7 @@ def refused(status, words, *arguments, **environment):
 
 
 def use_every_command(run, checkpoints, tmp_path):
-    assert succeed_json("init", run)["made"]
+    assert succeed_json("init", run)["created"]
     for number, checkpoint in enumerate(checkpoints):
         assert succeed_json("publish", run, checkpoint, "--step", number)["version"] == number
     assert [v["step"] for v in succeed_json("log", run)["versions"]] == [0, 1, 2]
@@ -198,7 +198,7 @@ def test_the_ca_of_a_profile(monkeypatch, authority, tmp_path):
     with service(monkeypatch, "plain") as url, tls_in_front_of(url, *authority.sign("localhost")) as secure:
         (tmp_path / ".aws").mkdir()
         (tmp_path / ".aws/config").write_text(f"[default]\nca_bundle = {authority.certificate}\n")
-        assert succeed_json("init", f"s3://bucket/run?endpoint={secure}")["made"]
+        assert succeed_json("init", f"s3://bucket/run?endpoint={secure}")["created"]
 
 
 def test_certificates_that_are_not_good_enough(monkeypatch, authority, tmp_path):

@@ -47,8 +47,8 @@ def digest(checkpoint):
 
 def test_every_command(bucket, checkpoints, tmp_path):
     run = f"s3://{bucket}/runs/one"
-    assert succeed_json("init", run)["made"]
-    assert not succeed_json("init", run)["made"]
+    assert succeed_json("init", run)["created"]
+    assert not succeed_json("init", run)["created"]
     for number, checkpoint in enumerate(checkpoints):
         assert succeed_json("publish", run, checkpoint, "--step", number)["version"] == number
     assert "already published" in succeed("publish", run, checkpoints[3], "--step", 3)

@@ -34,9 +34,10 @@ namespace {
 
 struct AnchorCommandOptions {
   std::string run;
-  // A directory that holds the version: a mirror, or any checkpoint of it. None: it is fetched first.
+  // A checkpoint that is the version: a mirror, another directory, or a safetensors file. None: it is fetched first.
   std::optional<std::filesystem::path> from;
-  bool include_code = false;  // what could run as code too
+  bool include_code = false;
+  bool dry_run = false;
   const GlobalOptions* global = nullptr;
 };
 
@@ -86,6 +87,34 @@ Result<KnownAnchor> Write(const Run& run, const KnownRecord& version, const Chec
   return writer.anchor();
 }
 
+// What the writer finds out while it sends.
+Status CheckHolds(const Checkpoint& checkpoint, const KnownRecord& version, const Layout& layout,
+                  const std::string& name, const Compute& compute) {
+  WW_TRY(const Checkpoint view, checkpoint.ViewAs(layout));
+  if (StateDigest(layout, DigestInFull(view, "digesting " + name, compute)) == version.record.state) return Ok();
+  return Error(ErrorCode::kMismatch, fmt::format("{} does not hold version {}", name, version.record.version));
+}
+
+// The size is that of the tensors, without the files beside them.
+Status ReportDry(const AnchorCommandOptions& options, const Run& run, const KnownRecord& version,
+                 const Layout& layout) {
+  WW_TRY(const RunAddress address, ParseRunAddress(options.run));
+  if (options.global->json) {
+    JsonOutput json;
+    json["run"] = address.location;
+    json["run_id"] = ToHex(run.id());
+    json["version"] = version.record.version;
+    json["dry_run"] = true;
+    json["files"] = nullptr;
+    json["anchor_bytes"] = layout.total_bytes();
+    PrintJson(json);
+    return Ok();
+  }
+  fmt::print("{}: an anchor of version {} would take {}; dry run, nothing is written\n", address.location,
+             version.record.version, HumanBytes(layout.total_bytes()));
+  return Ok();
+}
+
 Status RunAnchor(const AnchorCommandOptions& options, const CommandTools& tools) {
   WW_TRY(const RunAddress address, ParseRunAddress(options.run));
   WW_TRY(const Compute compute, Compute::Make(options.global->threads));
@@ -101,14 +130,21 @@ Status RunAnchor(const AnchorCommandOptions& options, const CommandTools& tools)
     std::optional<KnownRecord> version;
     if (options.from.has_value()) {
       directory = *options.from;
-      auto read = SharedRead::Begin(*tools.files, directory);
-      if (read.ok()) {
-        mirror.emplace(std::move(read).value());
-      } else if (read.error().code() != ErrorCode::kNotFound) {
-        return read.error();
+      WW_TRY(const auto found, tools.files->Stat(directory));
+      if (found.has_value() && found->kind == FileKind::kDirectory) {
+        auto read = SharedRead::Begin(*tools.files, directory);
+        if (read.ok()) {
+          mirror.emplace(std::move(read).value());
+        } else if (read.error().code() != ErrorCode::kNotFound) {
+          return read.error();
+        }
       }
     } else {
       WW_TRY(version, FindVersion(run, address.version));
+      if (options.dry_run) {
+        WW_TRY(const Layout layout, run.ReadLayout(version->record.layout));
+        return ReportDry(options, run, *version, layout);
+      }
       std::error_code error;
       const auto folder = std::filesystem::temp_directory_path(error);
       if (error) return SystemError("find", "the directory for temporary files", error.value());
@@ -125,15 +161,22 @@ Status RunAnchor(const AnchorCommandOptions& options, const CommandTools& tools)
                                                        version->record.version, *address.version));
       }
     }
+    if (options.dry_run) {
+      WW_TRY(const Layout layout, run.ReadLayout(version->record.layout));
+      WW_RETURN_IF_ERROR(CheckHolds(checkpoint, *version, layout, directory.string(), compute));
+      return ReportDry(options, run, *version, layout);
+    }
     WW_TRY(anchor, Write(run, *version, checkpoint, options, *tools.files, compute, interrupt));
   }
   const AnchorManifest& manifest = anchor->manifest;
   if (options.global->json) {
     JsonOutput json;
+    json["run"] = address.location;
+    json["run_id"] = ToHex(run.id());
     json["version"] = manifest.name.version;
-    json["id"] = ToHex(manifest.name.id);
+    json["dry_run"] = false;
     json["files"] = manifest.files.size();
-    json["bytes"] = manifest.TotalBytes();
+    json["anchor_bytes"] = manifest.TotalBytes();
     PrintJson(json);
     return Ok();
   }
@@ -151,8 +194,10 @@ Command AddAnchor(CLI::App& app, const CommandTools& tools) {
   CLI::App& sub = *app.add_subcommand("anchor", "write a full checkpoint of a version into the bucket");
   AddRunAtVersion(sub, options->run);
   AddPath(sub, "--from", options->from,
-          "a directory that holds a version, such as a mirror; otherwise the version is fetched first");
-  AddIncludeCodeInAnchors(sub, options->include_code);
+          "read the version from PATH: a mirror, another Hugging Face directory, or a safetensors file (default: fetch "
+          "it from the bucket)");
+  AddSetting(sub, settings::kIncludeCodeInAnchors, options->include_code);
+  sub.add_flag("--dry-run", options->dry_run, "show what would be sent, and write nothing");
   AddStoreOptions(sub, *tools.options);
   sub.footer(
       "Late followers begin at the nearest anchor, and gc can remove the deltas before it. Anybody who holds a "

@@ -46,9 +46,9 @@ Status RunInit(const InitOptions& options, const CommandTools& tools) {
   }
   if (options.global->json) {
     JsonOutput json;
-    json["run"] = ToHex(run.id());
-    json["location"] = options.run;
-    json["made"] = made;
+    json["run"] = options.run;
+    json["run_id"] = ToHex(run.id());
+    json["created"] = made;
     json["single_writer"] = run.manifest().single_writer;
     json["public"] = is_public;
     PrintJson(json);
@@ -70,8 +70,7 @@ Command AddInit(CLI::App& app, const CommandTools& tools) {
   options->global = tools.options.get();
   CLI::App& sub = *app.add_subcommand("init", "make a run: one chain of versions in a bucket or a directory");
   AddRun(sub, options->run, "where: a URL or a path");
-  sub.add_flag("--single-writer", options->single_writer,
-               "go on where the store cannot keep two publishers apart, and record that there will only ever be one");
+  AddSetting(sub, settings::kSingleWriter, options->single_writer);
   AddStoreOptions(sub, *tools.options);
   sub.footer(
       "Finds out first whether the store refuses to create an object twice, which is what keeps two publishers apart.\n"

@@ -24,6 +24,7 @@
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/policy.h"
+#include "cli/publish_preview.h"
 #include "cli/run_access.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
@@ -46,9 +47,11 @@ struct PublishOptions {
   std::optional<std::filesystem::path> state_directory;
   std::uint64_t anchor_every = kAnchorEveryVersions;
   std::uint64_t anchor_percent = kAnchorEveryPercent;
-  bool single_writer = false;        // if the run has to be made
-  bool include_code = false;         // into anchors, what could run as code too
-  bool discard_conflicting = false;  // what is spooled and another publisher has taken the place of
+  bool single_writer = false;
+  bool include_code = false;
+  bool discard_conflicting = false;
+  bool allow_new_model = false;
+  bool dry_run = false;
   const GlobalOptions* global = nullptr;
 };
 
@@ -127,26 +130,33 @@ class WorkLoop {
 struct Outcome {
   TicketStatus ticket;
   ModelSize model;
-  std::uint64_t bytes = 0;        // sent for the version: its delta, or its anchor if it has no delta
-  bool first_of_chain = false;    // it has no delta
-  std::optional<Version> anchor;  // one that was written after it
+  std::optional<Version> anchor;              // of the version: its own if it has no delta, or one that was due
+  std::optional<std::uint64_t> anchor_bytes;  // its size
+  std::uint64_t pending_versions = 0;         // of a dry run: unsent ones that are sent first
   double seconds = 0;
+
+  // The version has no delta.
+  [[nodiscard]] bool whole() const { return anchor.has_value() && !ticket.delta_bytes.has_value(); }
 };
 
-void ReportJson(const PublishOptions& options, const Run& run, const Outcome& outcome) {
+// The same object for a publish and for a dry run.
+void ReportJson(const PublishOptions& options, const std::optional<Run>& run, const Outcome& outcome) {
   const TicketStatus& ticket = outcome.ticket;
   JsonOutput json;
-  json["run"] = ToHex(run.id());
-  json["location"] = options.run;
-  json["outcome"] = NameOf(ticket.stage);
-  json["version"] = ticket.version.has_value() ? JsonOutput(*ticket.version) : JsonOutput(nullptr);
+  json["run"] = options.run;
+  json["run_id"] = run.has_value() ? JsonOutput(ToHex(run->id())) : JsonOutput(nullptr);
+  json["stage"] = options.dry_run && !ticket.IsFinal() ? JsonOutput(nullptr) : JsonOutput(NameOf(ticket.stage));
+  json["dry_run"] = options.dry_run;
+  json["version"] = OrNull(ticket.version);
   json["step"] = ticket.step;
-  json["changed"] = ticket.changed;
+  json["delta_bytes"] = OrNull(ticket.delta_bytes);
+  json["anchor_bytes"] = OrNull(outcome.anchor_bytes);
+  json["anchor_version"] = OrNull(outcome.anchor);
+  json["changed_elements"] = ticket.changed;
   json["elements"] = outcome.model.elements;
-  json["bytes"] = outcome.bytes;
   json["model_bytes"] = outcome.model.bytes;
-  json["anchor"] = outcome.first_of_chain || outcome.anchor.has_value();
-  json["seconds"] = outcome.seconds;
+  json["pending_versions"] = outcome.pending_versions;
+  json["duration_seconds"] = outcome.seconds;
   PrintJson(json);
 }
 
@@ -157,18 +167,27 @@ void ReportText(const PublishOptions& options, const Outcome& outcome) {
                ticket.step);
     return;
   }
-  fmt::print("{}: version {} (step {})\n", options.run, *ticket.version, ticket.step);
-  if (outcome.first_of_chain) {
-    fmt::print("sent the whole model as an anchor, {}, in {}\n", HumanBytes(outcome.bytes),
-               HumanSeconds(outcome.seconds));
+  fmt::print("{}: version {} (step {}){}\n", options.run, *ticket.version, ticket.step,
+             options.dry_run ? "; dry run, nothing is written" : "");
+  if (outcome.pending_versions > 0) {
+    fmt::print("first sends {} unsent {}, so the following is an estimate\n", outcome.pending_versions,
+               outcome.pending_versions == 1 ? "version" : "versions");
+  }
+  const char* const sent = options.dry_run ? "to send" : "sent   ";
+  const std::string duration = options.dry_run ? "" : fmt::format(", in {}", HumanSeconds(outcome.seconds));
+  if (outcome.whole()) {
+    fmt::print("{} the whole model as an anchor, {}{}\n", options.dry_run ? "to send" : "sent",
+               HumanBytes(outcome.anchor_bytes.value_or(0)), duration);
     return;
   }
+  const std::uint64_t bytes = ticket.delta_bytes.value_or(0);
   fmt::print("changed {} of {} elements, {}\n", WithCommas(ticket.changed), WithCommas(outcome.model.elements),
              Percent(ticket.changed, outcome.model.elements));
-  fmt::print("sent    {}, {} of the model's {}, in {}\n", HumanBytes(outcome.bytes),
-             Percent(outcome.bytes, outcome.model.bytes), HumanBytes(outcome.model.bytes),
-             HumanSeconds(outcome.seconds));
-  if (outcome.anchor.has_value()) fmt::print("wrote an anchor of version {}\n", *outcome.anchor);
+  fmt::print("{} {}, {} of the model's {}{}\n", sent, HumanBytes(bytes), Percent(bytes, outcome.model.bytes),
+             HumanBytes(outcome.model.bytes), duration);
+  if (outcome.anchor.has_value()) {
+    fmt::print("{} an anchor of version {}\n", options.dry_run ? "then writes" : "wrote", *outcome.anchor);
+  }
 }
 
 // The step of a version whose step the user did not say.
@@ -177,15 +196,12 @@ Result<std::uint64_t> DefaultStep(const Run& run, const Checkpoint& checkpoint, 
   WW_TRY(const auto newest, run.FindNewest(std::nullopt));
   if (!newest.has_value()) return std::uint64_t{0};
   const Record& record = newest->record;
+  bool same = false;
   if (checkpoint.layout().hash() == record.layout) {
     const auto digests = DigestInFull(checkpoint, "digesting " + options.checkpoint.string(), compute);
-    if (StateDigest(checkpoint.layout(), digests) == record.state) return record.step;
+    same = StateDigest(checkpoint.layout(), digests) == record.state;
   }
-  if (record.step == std::numeric_limits<std::uint64_t>::max()) {
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("no step comes after {}, that of version {}: give --step", record.step, record.version));
-  }
-  return record.step + 1;
+  return NextStep(record, same);
 }
 
 PublisherOptions PublisherOptionsFrom(const PublishOptions& options, const Checkpoint& checkpoint,
@@ -197,6 +213,7 @@ PublisherOptions PublisherOptionsFrom(const PublishOptions& options, const Check
   publisher.base_on_disk = true;
   publisher.include_code = options.include_code;
   publisher.discard_conflicting = options.discard_conflicting;
+  publisher.allow_new_model = options.allow_new_model;
   if (!checkpoint.directory().empty()) publisher.extra_files = checkpoint.directory();
   publisher.anchor_files.adapter = checkpoint.files().front().name == kAdapterFileName;
   return publisher;
@@ -230,8 +247,10 @@ Result<TicketStatus> PublishCheckpoint(const PublishOptions& options, const Run&
 // Writes the anchor that is due after a committed version, if one is.
 Status WriteDueAnchor(Publisher& publisher, WorkLoop& work, Outcome& outcome) {
   const auto before = publisher.status().anchor;
-  outcome.first_of_chain = before.has_value() && before->name.version == *outcome.ticket.version;
-  if (outcome.first_of_chain) outcome.bytes = before->bytes;
+  if (outcome.ticket.anchor_bytes.has_value()) {
+    outcome.anchor = outcome.ticket.version;
+    outcome.anchor_bytes = outcome.ticket.anchor_bytes;
+  }
   const Progress progress("writing an anchor");
   work.CountAnchors();
   const Status worked = work.WorkUntil([&] { return publisher.idle(); });
@@ -245,11 +264,55 @@ Status WriteDueAnchor(Publisher& publisher, WorkLoop& work, Outcome& outcome) {
                                   status.anchor_error->message()));
   }
   const auto& newest = status.anchor;
-  if (!outcome.first_of_chain && newest.has_value() && newest != before) outcome.anchor = newest->name.version;
+  if (!outcome.anchor.has_value() && newest.has_value() && newest != before) {
+    outcome.anchor = newest->name.version;
+    outcome.anchor_bytes = newest->bytes;
+  }
+  return Ok();
+}
+
+Status RunDry(const PublishOptions& options, const CommandTools& tools) {
+  const auto started = std::chrono::steady_clock::now();
+  WW_TRY(const Compute compute, Compute::Make(options.global->threads));
+  WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
+  WW_TRY(const auto store, tools.open_store(options.run, StoreRetries::kStore));
+  auto opened = Run::Open(*store);
+  if (!opened.ok() && opened.error().code() != ErrorCode::kNotFound) return opened.error();
+  std::optional<Run> run;
+  if (opened.ok()) run = std::move(opened).value();
+  PublishPreview preview = PreviewFirst(checkpoint, options.step);
+  if (run.has_value()) {
+    PreviewRequest request;
+    request.checkpoint = &checkpoint;
+    request.name = options.checkpoint;
+    request.step = options.step;
+    request.anchors = {options.anchor_every, options.anchor_percent};
+    request.allow_new_model = options.allow_new_model;
+    WW_TRY(request.state_directory, StateDirectoryPath(options.state_directory, run->id()));
+    WW_TRY(preview, PreviewPublish(*run, request, compute));
+  }
+  Outcome outcome;
+  outcome.ticket.stage = preview.already_published ? TicketStage::kAlreadyPublished : TicketStage::kQueued;
+  outcome.ticket.version = preview.version;
+  outcome.ticket.step = preview.step;
+  outcome.ticket.delta_bytes = preview.delta_bytes;
+  outcome.ticket.changed = preview.changed;
+  outcome.model = SizeOf(checkpoint.layout());
+  outcome.pending_versions = preview.pending_versions;
+  outcome.anchor_bytes = preview.anchor_bytes;
+  if (preview.anchor_due) outcome.anchor_bytes = outcome.model.bytes;
+  if (outcome.anchor_bytes.has_value()) outcome.anchor = preview.version;
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  if (options.global->json) {
+    ReportJson(options, run, outcome);
+  } else {
+    ReportText(options, outcome);
+  }
   return Ok();
 }
 
 Status RunPublish(const PublishOptions& options, const CommandTools& tools) {
+  if (options.dry_run) return RunDry(options, tools);
   const auto started = std::chrono::steady_clock::now();
   WW_TRY(const Compute compute, Compute::Make(options.global->threads));
   WW_TRY(const Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
@@ -274,7 +337,6 @@ Status RunPublish(const PublishOptions& options, const CommandTools& tools) {
   WW_TRY(outcome.ticket, PublishCheckpoint(options, run, checkpoint, compute, *publisher, work));
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   outcome.model = SizeOf(checkpoint.layout());
-  outcome.bytes = outcome.ticket.delta_bytes.value_or(0);
   if (outcome.ticket.stage == TicketStage::kCommitted) {
     WW_RETURN_IF_ERROR(WriteDueAnchor(*publisher, work, outcome));
   }
@@ -294,30 +356,22 @@ Command AddPublish(CLI::App& app, const CommandTools& tools) {
   CLI::App& sub = *app.add_subcommand("publish", "add a version to a run, from a checkpoint");
   AddRun(sub, options->run, "the run; made if there is none");
   AddPath(sub, "CHECKPOINT", options->checkpoint, "a safetensors file or a Hugging Face directory")->required();
-  AddNumber(sub, "--step", options->step,
-            "the trainer's step, for people; one more than the newest version's unless given");
-  AddPath(sub, "--state-dir", options->state_directory,
-          "where the base copy and what is not sent yet are kept; in $XDG_STATE_HOME/weightwire or "
-          "~/.local/state/weightwire, by the run's id, unless given");
   AddNumber(
-      sub, "--anchor-every", options->anchor_every,
-      fmt::format("write an anchor, a full checkpoint, after so many versions ({} unless given; 0: never by number)",
-                  kAnchorEveryVersions));
-  AddNumber(sub, "--anchor-percent", options->anchor_percent,
-            fmt::format("and when the deltas since the last one add up to this share of the model ({} unless given; 0: "
-                        "never)",
-                        kAnchorEveryPercent));
-  sub.add_flag("--single-writer", options->single_writer, "as for 'init', if the run has to be made");
-  AddIncludeCodeInAnchors(sub, options->include_code);
-  sub.add_flag("--discard-conflicting", options->discard_conflicting,
-               "drop versions that wait to be sent but whose place another publisher has taken");
+      sub, "--step", options->step,
+      "training step (default: the newest version's step plus one, or the same step if the weights are unchanged)");
+  AddSetting(sub, settings::kStateDir, options->state_directory);
+  AddSetting(sub, settings::kAnchorEvery, options->anchor_every);
+  AddSetting(sub, settings::kAnchorPercent, options->anchor_percent);
+  AddSetting(sub, settings::kSingleWriter, options->single_writer);
+  AddSetting(sub, settings::kIncludeCodeInAnchors, options->include_code);
+  AddSetting(sub, settings::kDiscardConflicting, options->discard_conflicting);
+  AddSetting(sub, settings::kAllowNewModel, options->allow_new_model);
+  sub.add_flag("--dry-run", options->dry_run, "show what would be sent, and write nothing");
   AddStoreOptions(sub, *tools.options);
   sub.footer(
-      "The first version goes as an anchor, later ones as deltas against the version before. A publish that was cut "
-      "off\n"
-      "goes on with the next one. Publishing the newest version again does nothing. Of two publishers at a time one "
-      "wins,\n"
-      "and the other is told.\n"
+      "The first version is sent as an anchor, later ones as deltas against the previous version. Versions that an\n"
+      "interrupted publish left unsent are sent by the next one. Publishing the newest version again does nothing. If\n"
+      "two publishers run at a time, one wins and the other fails.\n"
       "\n"
       "Examples:\n"
       "  weightwire publish /shared/runs/grpo-7b out/checkpoint-100 --step 100\n"
