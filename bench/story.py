@@ -43,8 +43,8 @@ class Mirror:
         """What it said when it had the version."""
         for line in self._process.stdout:
             event = json.loads(line)
-            if event["event"] == "trouble":
-                raise RuntimeError(event["error"])
+            if event["event"] == "retrying":
+                raise RuntimeError(event["message"])
             if event["event"] == "version" and event["version"] >= version:
                 return event
         raise RuntimeError("the follower has ended")
@@ -164,7 +164,7 @@ def deltas(training: Training, run: str, folder: Path, steps: int) -> tuple[list
         torch.equal(tensor.to(torch.bfloat16).view(torch.int16), state[name].view(torch.int16))
         for name, tensor in training.master.items()
     )
-    return figures, exact and digest(folder / "mirror") == event["state"]
+    return figures, exact and digest(folder / "mirror") == event["digest"]
 
 
 def main() -> None:

@@ -385,7 +385,11 @@ def test_swap_keeps_whole_copies_behind_a_link(run, tmp_path):
 def test_follow_goes_along_until_a_version(run, tmp_path):
     process = start("follow", run, tmp_path / "mirror", "--until", 6, "--json", "--poll-interval", "200ms")
     first = json.loads(process.stdout.readline())
-    assert (first["event"], first["version"], first["from"]) == ("version", 3, None)  # an anchor and what comes after
+    assert (first["event"], first["version"], first["from_version"]) == (
+        "version",
+        3,
+        None,
+    )  # an anchor and what comes after
     (lease,) = succeed_json("followers", run)["followers"]
     assert lease["is_active"]
     for number in range(4, 8):
@@ -397,20 +401,46 @@ def test_follow_goes_along_until_a_version(run, tmp_path):
     assert events[-1]["event"] == "end" and events[-1]["reason"] == "reached" and events[-1]["version"] == 6
     assert [e["version"] for e in events[:-1]] == sorted(e["version"] for e in events[:-1])
     same_checkpoint(tmp_path / "mirror", tmp_path / "6")
-    assert events[-2]["state"] == succeed_json("digest", tmp_path / "6")["digest"]
+    assert events[-2]["digest"] == succeed_json("digest", tmp_path / "6")["digest"]
+    common = ["event", "version", "step", "from_version", "digest", "bytes_received", "seconds"]
+    assert all(list(event) == common and event["seconds"] > 0 for event in events[:-1])
+    assert list(events[-1]) == ["event", "reason", "version", "versions_applied", "anchors_loaded", "bytes_received"]
+    assert events[-1]["bytes_received"] == first["bytes_received"] + sum(e["bytes_received"] for e in events[:-1])
 
 
 def test_a_version_that_does_not_come_in_time(run, tmp_path):
     until = ("--until", 4, "--timeout", "0")
     refused(12, ["version 4 did not", "no version yet"], "follow", run, tmp_path / "none", *until)
-    nowhere = (tmp_path / "nowhere", tmp_path / "mirror", "--no-lease", "--until", 4, "--timeout", "10ms")
+    nowhere = (tmp_path / "nowhere", tmp_path / "mirror", "--wait-for-run", "--until", 4, "--timeout", "10ms")
     result = weightwire("follow", *nowhere)
     assert result.returncode == WAIT_TIMEOUT and "version 4 did not" in result.stderr
     in_time = ("--until", 3, "--timeout", "10m", "--poll-interval", "10ms")
     succeed("follow", run, tmp_path / "mirror", *in_time)
     refused(12, ["version 4 did not", "holds version 3"], "follow", run, tmp_path / "mirror", *until)
-    refused(INVALID_ARGUMENT, "--until", "follow", run, tmp_path / "mirror", "--timeout", "1s")
+    words = ["--timeout", "--once or --until"]
+    refused(INVALID_ARGUMENT, words, "follow", run, tmp_path / "mirror", "--timeout", "1s")
     assert succeed_json("followers", run)["followers"] == []
+
+
+def test_an_update_that_does_not_end_in_time(run, tmp_path, monkeypatch):
+    mirror = tmp_path / "mirror"
+    refused(WAIT_TIMEOUT, ["the update", "no version"], "follow", run, mirror, "--once", "--timeout", "0")
+    succeed("follow", run, mirror, "--once", "--timeout", "10m")
+    nowhere = (tmp_path / "nowhere", tmp_path / "other", "--once", "--wait-for-run", "--timeout", "10ms")
+    result = weightwire("follow", *nowhere)
+    assert result.returncode == WAIT_TIMEOUT and "no version yet" in result.stderr
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    unreachable = ("s3://bucket/run?endpoint=http://127.0.0.1:1", tmp_path / "other", "--once", "--timeout", "10ms")
+    result = weightwire("follow", *unreachable)
+    assert result.returncode == WAIT_TIMEOUT and "did not answer" in result.stderr, result.stderr
+
+
+def test_options_that_contradict_each_other_are_refused(run, tmp_path):
+    follow = ("follow", run, tmp_path / "mirror")
+    refused(INVALID_ARGUMENT, ["--once", "--max-lag"], *follow, "--once", "--max-lag", 1, untouched=tmp_path)
+    refused(INVALID_ARGUMENT, ["--until", "--pin"], *follow, "--until", 1, "--pin", 1, untouched=tmp_path)
+    succeed(*follow, "--once", "--max-lag", 0)
 
 
 @pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGTERM])
@@ -501,7 +531,7 @@ def test_adopting_a_checkpoint_by_its_digest(run, tmp_path):
     shutil.copytree(tmp_path / "2", tmp_path / "mirror")
     refused(INVALID_ARGUMENT, "not empty", "follow", run, tmp_path / "mirror", "--once", untouched=tmp_path / "mirror")
     out = succeed_json_lines("follow", run, tmp_path / "mirror", "--once", "--adopt")
-    assert out[0]["from"] == 2 and out[0]["bytes_fetched"] == part_of(run, 3).stat().st_size
+    assert out[0]["from_version"] == 2 and out[0]["bytes_received"] == part_of(run, 3).stat().st_size
     same_checkpoint(tmp_path / "mirror", tmp_path / "3")
 
 
@@ -598,7 +628,7 @@ def test_a_part_that_is(run, tmp_path, how):
     refused(CORRUPT, "is damaged", "verify", run)
     succeed("anchor", run, "--from", tmp_path / "3")
     end_event = succeed_json_lines("follow", run, tmp_path / "mirror", "--once")[-1]
-    assert end_event["version"] == 3 and end_event["anchors_loaded"] == 1
+    assert (end_event["reason"], end_event["version"], end_event["anchors_loaded"]) == ("up_to_date", 3, 1)
     same_checkpoint(tmp_path / "mirror", tmp_path / "3")
 
 

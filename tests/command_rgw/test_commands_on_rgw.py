@@ -42,7 +42,7 @@ def checkpoints(tmp_path):
 
 
 def digest(checkpoint):
-    return succeed_json("digest", checkpoint)["state"]
+    return succeed_json("digest", checkpoint)["digest"]
 
 
 def test_every_command(bucket, checkpoints, tmp_path):

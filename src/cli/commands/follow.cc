@@ -45,7 +45,7 @@ struct FollowOptions {
   std::filesystem::path directory;
   bool once = false;
   std::optional<Version> until;
-  std::optional<std::chrono::milliseconds> timeout;  // for `until`
+  std::optional<std::chrono::milliseconds> timeout;  // for `once` and `until`
   std::optional<Version> pin;
   std::optional<std::string> exec;  // after each update
   std::optional<std::string> vllm;  // the URL of a server that is brought along
@@ -66,12 +66,11 @@ void PrintEnd(const FollowOptions& options, FollowEnd end, const FollowerStatus&
   const char* reason = end == FollowEnd::kReached ? "reached" : end == FollowEnd::kStopped ? "stopped" : "up to date";
   if (options.global->json) {
     PrintEvent({{"event", "end"},
-                {"reason", reason},
+                {"reason", end == FollowEnd::kUpToDate ? "up_to_date" : reason},
                 {"version", OrNull(status.held)},
                 {"versions_applied", status.versions_applied},
                 {"anchors_loaded", status.anchors_loaded},
-                {"bytes_fetched", status.bytes_fetched},
-                {"detours", status.detours}});
+                {"bytes_received", status.bytes_fetched}});
   } else if (status.held.has_value()) {
     fmt::print("{}: {}, with version {}\n", options.directory.string(), reason, *status.held);
   } else {
@@ -101,23 +100,24 @@ class Reporter {
     const FollowerStatus status = follower_.status();
     const Record& record = follower_.held_record()->record;
     const std::uint64_t bytes = status.bytes_fetched - std::exchange(bytes_before_, status.bytes_fetched);
-    const auto took = clock_.Monotonic() - std::exchange(began_, std::nullopt).value_or(clock_.Monotonic());
+    const std::chrono::duration<double> took =
+        clock_.Monotonic() - std::exchange(began_, std::nullopt).value_or(clock_.Monotonic());
     const std::optional<Version> from = std::exchange(held_, record.version);
     line_.Erase();
     if (options_.global->json) {
       PrintEvent({{"event", "version"},
                   {"version", record.version},
                   {"step", record.step},
-                  {"from", OrNull(from)},
-                  {"state", ToHex(record.state)},
-                  {"bytes_fetched", bytes},
-                  {"milliseconds", std::chrono::floor<std::chrono::milliseconds>(took).count()}});
+                  {"from_version", OrNull(from)},
+                  {"digest", ToHex(record.state)},
+                  {"bytes_received", bytes},
+                  {"seconds", took.count()}});
       return;
     }
     const std::string skipped =
         from.has_value() && *from + 1 < record.version ? fmt::format(" from version {}", *from) : "";
-    fmt::print("version {} (step {}){}: fetched {} in {}\n", record.version, record.step, skipped, HumanBytes(bytes),
-               HumanSeconds(std::chrono::duration<double>(took).count()));
+    fmt::print("version {} (step {}){}: received {} in {}\n", record.version, record.step, skipped, HumanBytes(bytes),
+               HumanSeconds(took.count()));
     std::fflush(stdout);
   }
 
@@ -125,9 +125,9 @@ class Reporter {
     line_.Erase();
     if (options_.global->json && error.has_value()) {
       PrintEvent(
-          {{"event", "trouble"}, {"code", std::string(KindOf(error->code()).name)}, {"error", error->message()}});
+          {{"event", "retrying"}, {"code", std::string(KindOf(error->code()).name)}, {"message", error->message()}});
     } else if (options_.global->json) {
-      PrintEvent({{"event", "trouble_over"}});
+      PrintEvent({{"event", "recovered"}});
     } else if (error.has_value()) {
       messages::Warning(error->message() + "; trying again");
     } else {
@@ -178,10 +178,16 @@ class Reporter {
 
 Status CheckOptions(const FollowOptions& options) {
   if (options.until.has_value() && options.pin.has_value()) {
-    return Error(ErrorCode::kInvalidArgument, "give either --until or --pin, not both");
+    return Error(ErrorCode::kInvalidArgument,
+                 "give either --until or --pin (WEIGHTWIRE_PIN): the first ends at a version, the second stays at one");
   }
-  if (options.timeout.has_value() && !options.until.has_value()) {
-    return Error(ErrorCode::kInvalidArgument, "--timeout goes with --until");
+  if (options.once && options.follower.max_lag > 0) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "give either --once or --max-lag (WEIGHTWIRE_MAX_LAG): the first updates now, the second waits");
+  }
+  if (options.timeout.has_value() && !options.until.has_value() && !options.once) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "give --timeout together with --once or --until: without them, follow has nothing to finish in time");
   }
   if (options.swap && options.mirror.adopt) {
     return Error(ErrorCode::kInvalidArgument,
@@ -195,10 +201,12 @@ Result<std::unique_ptr<Mirror>> OpenMirrorFor(const FollowOptions& options, File
   return open(files, options.directory, options.mirror, *compute.kernels, *compute.pool);
 }
 
-// The version of --until did not come.
+// What --until or --once waited for did not come before the end of --timeout.
 Error TooLate(const FollowOptions& options, const std::optional<Held>& held) {
+  const std::string missing = options.until.has_value() ? fmt::format("version {} did not come in time", *options.until)
+                                                        : std::string("the update did not end in time");
   return {ErrorCode::kTimeout,
-          fmt::format("version {} did not come in time; {} holds {}", *options.until, options.directory.string(),
+          fmt::format("{}; {} holds {}", missing, options.directory.string(),
                       held.has_value() ? fmt::format("version {}", held->version) : std::string("no version yet"))};
 }
 
@@ -214,6 +222,26 @@ Status CheckReached(const FollowOptions& options, const FollowerStatus& status, 
                              options.directory.string(), *status.held));
   }
   return Ok();
+}
+
+// Returns an error if there is no run, unless --wait-for-run waits for it, before anything is written.
+Status CheckRun(const FollowOptions& options, Store& store, const InterruptGuard& interrupt,
+                const InterruptSleeper& sleeper) {
+  const auto retry_for =
+      std::min(options.global->RetryFor(), options.timeout.value_or(std::chrono::milliseconds::max()));
+  const Status checked = RetryTransient(interrupt, retry_for, [&]() -> Result<bool> {
+    const auto run = Run::Open(store);
+    const bool may_be_missing = options.wait_for_run && !run.ok() && run.error().code() == ErrorCode::kNotFound;
+    if (run.ok() || may_be_missing) return true;
+    if (run.error().code() != ErrorCode::kNotFound) return run.error();
+    return Error(ErrorCode::kNotFound,
+                 run.error().message() + "; to wait until a publisher creates it, add --wait-for-run");
+  });
+  if (!checked.ok() && IsTransient(checked.error()) && sleeper.IsOver()) {
+    return Error(ErrorCode::kTimeout,
+                 fmt::format("the store did not answer before the end of --timeout: {}", checked.error().message()));
+  }
+  return checked;
 }
 
 // Opens the run, or waits for it with --wait-for-run. A reader never creates one. nullopt if a signal or the timeout
@@ -290,9 +318,15 @@ class Session {
     reporter_.Stepped(step);
     if (step == FollowerStep::kUpToDate) served_ = UpdateServer();
     if (served_.ok()) served_ = CatchUpCommand(step);
-    const auto held = mirror_.held();
-    const bool is_too_late = sleeper_.IsOver() && (!held.has_value() || held->version < *options_.until);
+    const bool is_too_late = sleeper_.IsOver() && !IsFinishedBy(step);
     return served_.ok() && !InterruptGuard::interrupted() && !is_too_late;
+  }
+
+  // Returns true if a step did, or found done, what --once or --until asks for.
+  [[nodiscard]] bool IsFinishedBy(FollowerStep step) const {
+    if (options_.once && step == FollowerStep::kUpToDate) return true;
+    const auto held = mirror_.held();
+    return options_.until.has_value() && held.has_value() && held->version >= *options_.until;
   }
 
   // Brings the server to the version that the mirror holds. Returns an error with --once, or if the server failed.
@@ -352,15 +386,8 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
   WW_TRY(const auto store, tools.open_store(options.run, StoreRetries::kCaller));
   const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
   WW_RETURN_IF_ERROR(CheckApart(options.run, options.directory));
-  WW_RETURN_IF_ERROR(RetryTransient(interrupt, options.global->RetryFor(), [&]() -> Result<bool> {
-    const auto run = Run::Open(*store);
-    const bool may_be_missing = options.wait_for_run && !run.ok() && run.error().code() == ErrorCode::kNotFound;
-    if (run.ok() || may_be_missing) return true;
-    if (run.error().code() != ErrorCode::kNotFound) return run.error();
-    return Error(ErrorCode::kNotFound,
-                 run.error().message() + "; to wait until a publisher creates it, add --wait-for-run");
-  }));
   InterruptSleeper sleeper = options.timeout.has_value() ? InterruptSleeper(*options.timeout) : InterruptSleeper();
+  WW_RETURN_IF_ERROR(CheckRun(options, *store, interrupt, sleeper));
   WW_TRY(const auto mirror, OpenMirrorFor(options, *tools.files, compute));
   WW_TRY(const std::optional<Run> run, RunToFollow(options, *store, *mirror, sleeper));
   if (!run.has_value()) {
@@ -395,9 +422,10 @@ Command AddFollow(CLI::App& app, const CommandTools& tools) {
   CLI::App& sub = *app.add_subcommand("follow", "keep a directory at the newest version of a run");
   AddRun(sub, options->run, "the run");
   AddPath(sub, "DIR", options->directory, "the mirror: a Hugging Face directory; made if there is none")->required();
-  sub.add_flag("--once", options->once, "bring it to the newest version, and end");
-  AddNumber(sub, "--until", options->until, "go no further than this version, and end there")->type_name("VERSION");
-  AddDuration(sub, "--timeout", options->timeout, "with --until: give up after so long, with an error");
+  sub.add_flag("--once", options->once, "update to the newest version, then end");
+  AddNumber(sub, "--until", options->until, "follow up to VERSION, then end")->type_name("VERSION");
+  AddDuration(sub, "--timeout", options->timeout,
+              "with --once or --until: end with exit status 12 if that is not done after TIME");
   AddSetting(sub, settings::kPin, options->pin);
   AddSetting(sub, settings::kWaitForRun, options->wait_for_run);
   sub.add_option("--exec", options->exec,
@@ -420,6 +448,17 @@ Command AddFollow(CLI::App& app, const CommandTools& tools) {
   AddSetting(sub, settings::kLease, options->follower.keep_lease);
   AddStoreOptions(sub, *tools.options);
   sub.footer(
+      "With --json: one object on each line, with 'event':\n"
+      "  version    The mirror holds another version: 'version', 'step', 'from_version' (null: it held none), "
+      "'digest',\n"
+      "             'bytes_received' and 'seconds', both of this update.\n"
+      "  retrying   Something failed and is retried: 'code', as in 'weightwire --help', and 'message'. One line for\n"
+      "             each change of the message.\n"
+      "  recovered  What failed works again.\n"
+      "  served     With --vllm: the server holds 'version'.\n"
+      "  end        Following ended: 'reason' (up_to_date, reached or stopped), 'version' (null: none), and since the\n"
+      "             start 'versions_applied', 'anchors_loaded' and 'bytes_received'.\n"
+      "\n"
       "Each version is fetched, checked and decoded before a byte of the mirror changes; a crash at any point leaves "
       "the\n"
       "old version or the new one. Readers take a shared lock on DIR/.weightwire/content.lock (flock) while they "
