@@ -163,7 +163,7 @@ class PyFollower {
       CheckOpen();
       StepOn(patience);
       if (session_->follower == nullptr || !session_->follower->HasStaged()) return NoneWithGil();
-      const Follower& follower = *session_->follower;
+      Follower& follower = *session_->follower;
       change = follower.Staged();
       version = follower.staged_record().record.version;
       if (const auto& held = TargetOf().held(); held.has_value()) {

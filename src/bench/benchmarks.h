@@ -8,6 +8,7 @@ namespace weightwire {
 
 // Each declares a command of `app`. `app`, `files` and `global` must outlive what is returned.
 Command AddCodecBench(CLI::App& app, const GlobalOptions& global);
+Command AddCatchUpBench(CLI::App& app, const GlobalOptions& global);
 Command AddWireBench(CLI::App& app, FileSystem& files, const GlobalOptions& global);
 
 }  // namespace weightwire

@@ -12,9 +12,11 @@ int main(int argc, char** argv) {
   program.footer =
       "Examples:\n"
       "  weightwire-bench codec old.safetensors new.safetensors --threads 1\n"
+      "  weightwire-bench catchup\n"
       "  weightwire-bench wire";
   program.add_commands = [&files, &options](CLI::App& app) -> std::vector<weightwire::Command> {
-    return {weightwire::AddCodecBench(app, options), weightwire::AddWireBench(app, files, options)};
+    return {weightwire::AddCodecBench(app, options), weightwire::AddCatchUpBench(app, options),
+            weightwire::AddWireBench(app, files, options)};
   };
   return weightwire::RunProgram(program, options, argc, argv);
 }

@@ -16,9 +16,8 @@
 namespace weightwire {
 namespace {
 
-// Matrices of 16 MiB, as layers of a model of some billions of weights have, each with a small vector beside it.
+// Each matrix has a small vector beside it.
 constexpr std::uint64_t kColumns = 2048;
-constexpr std::uint64_t kRows = 4096;
 constexpr std::uint64_t kLine = 64;
 constexpr std::size_t kExponents = 256;
 
@@ -41,11 +40,11 @@ Result<ModelState> Allocate(std::shared_ptr<const Layout> layout) {
   return state;
 }
 
-Result<std::shared_ptr<const Layout>> LayoutOf(std::uint64_t size_bytes) {
+Result<std::shared_ptr<const Layout>> LayoutOf(std::uint64_t size_bytes, std::uint64_t most_rows) {
   std::vector<TensorSpec> specs;
   std::uint64_t left = size_bytes / sizeof(std::uint16_t);
   for (std::size_t layer = 0; left >= 2 * kColumns; ++layer) {
-    const std::uint64_t rows = std::min(kRows, left / kColumns - 1);
+    const std::uint64_t rows = std::min(most_rows, left / kColumns - 1);
     specs.push_back({fmt::format("layers.{:03}.weight", layer), DType::kBF16, {rows, kColumns}});
     specs.push_back({fmt::format("layers.{:03}.norm", layer), DType::kBF16, {kColumns}});
     left -= (rows + 1) * kColumns;
@@ -102,8 +101,8 @@ std::array<std::uint32_t, kExponents> Chances(const ModelState& state, double sh
 
 }  // namespace
 
-Result<ModelState> MakeRandomModel(std::uint64_t size_bytes, std::uint64_t seed, ThreadPool& pool) {
-  WW_TRY(std::shared_ptr<const Layout> layout, LayoutOf(size_bytes));
+Result<ModelState> MakeRandomModel(std::uint64_t size_bytes, std::uint64_t seed, ThreadPool& pool, std::uint64_t rows) {
+  WW_TRY(std::shared_ptr<const Layout> layout, LayoutOf(size_bytes, rows));
   WW_TRY(ModelState state, Allocate(std::move(layout)));
   pool.ParallelFor(state.tensors.size(), [&](std::size_t i, std::size_t) {
     SeededRandom random(seed * state.tensors.size() + i);

@@ -23,8 +23,12 @@ struct ModelState {
   [[nodiscard]] std::vector<std::span<const std::uint8_t>> views() const { return {tensors.begin(), tensors.end()}; }
 };
 
-// About so many bytes. The same for the same seed.
-Result<ModelState> MakeRandomModel(std::uint64_t size_bytes, std::uint64_t seed, ThreadPool& pool);
+// Rows of a matrix: 16 MiB, as layers of a model of some billions of weights have.
+inline constexpr std::uint64_t kRandomRows = 4096;
+
+// Makes about `size_bytes` bytes, in matrices of `rows` rows. The same for the same seed.
+Result<ModelState> MakeRandomModel(std::uint64_t size_bytes, std::uint64_t seed, ThreadPool& pool,
+                                   std::uint64_t rows = kRandomRows);
 
 Result<ModelState> CopyOf(const ModelState& state, ThreadPool& pool);
 

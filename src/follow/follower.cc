@@ -19,10 +19,17 @@ Follower::Follower(Run run, Target& target, const Id& id, FollowerOptions option
       tools_(tools),
       lease_(run_, id, {options_.keep_lease, options_.name, options_.lease_seconds}, *tools.clock),
       deltas_(run_, options_.fetch_threads),
-      staged_(target),
+      staged_(target, *tools.pool),
       lag_(*tools.clock) {}
 
 Result<FollowerStep> Follower::Step() {
+  Result<FollowerStep> step = DoPhase();
+  // Now nothing more is staged for a while, and the caller may want to apply it.
+  if (!step.ok() || phase_ == Phase::kApply || phase_ == Phase::kMaintain) staged_.Combine();
+  return step;
+}
+
+Result<FollowerStep> Follower::DoPhase() {
   WW_TRY(const bool recovered, target_.Recover());
   if (recovered) Restart();
   if (phase_ != Phase::kStart && lease_.IsDue(held_version())) return RenewLease();

@@ -11,7 +11,7 @@
 //   - a few requests for small objects: records, lists, manifests, the lease. Finding the newest of n versions takes
 //     about 2 log2(n) of them;
 //   - one fetch: 32 MiB of an anchor, or one part of a delta, or several small parts of together at most 32 MiB;
-//   - the decoding of one version (kStage);
+//   - the decoding of one version (kStage), and folding it with others that are staged;
 //   - one call of the target, which takes as long as the target takes: Apply, RunMaintenance, or the commit of a load,
 //     which digests the whole model.
 // Each step first calls Target::Recover, which has work only after an error.
@@ -125,8 +125,9 @@ class Follower {
 
   // REQUIRES for the next four: HasStaged().
   [[nodiscard]] bool HasStaged() const { return !staged_.empty(); }
-  // Everything staged over the version held, as one change; nullptr if it includes the load of an anchor.
-  [[nodiscard]] std::shared_ptr<const StagedChange> Staged() const {
+  // Everything staged over the version held, as one change; nullptr if it includes the load of an anchor. Steps fold
+  // it: it is one when Step returns kUpToDate or an error. In between, Staged and Apply do what is left of that.
+  [[nodiscard]] std::shared_ptr<const StagedChange> Staged() {
     return staged_.load() == nullptr ? staged_.Combined() : nullptr;
   }
   [[nodiscard]] const KnownRecord& staged_record() const { return staged_.last(); }
@@ -165,6 +166,7 @@ class Follower {
     kMaintain,    // let the target do its maintenance; there is nothing else to do
   };
 
+  Result<FollowerStep> DoPhase();
   Result<FollowerStep> Start();
   Result<FollowerStep> FindNext();
   Result<FollowerStep> FindGoal();

@@ -10,10 +10,6 @@
 namespace weightwire {
 namespace {
 
-std::shared_ptr<const StagedChange> FoldAll(std::span<const std::shared_ptr<const StagedChange>> changes) {
-  return changes.size() == 1 ? changes.front() : StagedChange::Fold(changes);
-}
-
 Result<std::shared_ptr<const StagedChange>> DecodeParts(const Record& record, const Sha256Digest& before,
                                                         std::span<const std::vector<std::uint8_t>> parts,
                                                         const StateView& view, const Kernels& kernels,
@@ -51,13 +47,13 @@ std::uint64_t StagedVersions::count() const {
                          [](std::uint64_t sum, const Entry& entry) { return sum + entry.versions; });
 }
 
-std::shared_ptr<const StagedChange> StagedVersions::Combined() const {
-  if (entries_.empty() || combined_ != nullptr) return combined_;
-  std::vector<std::shared_ptr<const StagedChange>> changes;
-  changes.reserve(entries_.size());
-  for (const Entry& entry : entries_) changes.push_back(entry.change);
-  combined_ = FoldAll(changes);
-  return combined_;
+void StagedVersions::Combine() {
+  if (!is_combined()) FoldLast(entries_.size());
+}
+
+std::shared_ptr<const StagedChange> StagedVersions::Combined() {
+  Combine();
+  return entries_.empty() ? nullptr : entries_.front().change;
 }
 
 Result<const StateView*> StagedVersions::View() {
@@ -75,39 +71,35 @@ void StagedVersions::BeginWith(std::unique_ptr<AnchorLoad> load) {
 }
 
 void StagedVersions::Push(KnownRecord record, std::shared_ptr<const StagedChange> change) {
-  combined_ = nullptr;
   if (view_.has_value()) view_ = std::move(*view_).After(change);
   entries_.push_back({std::move(record), std::move(change)});
-  Fold();
+  while (entries_.size() >= kFoldAt && (entries_.end() - kFoldAt)->versions == entries_.back().versions) {
+    FoldLast(kFoldAt);
+  }
 }
 
-void StagedVersions::Fold() {
-  while (entries_.size() >= kFoldAt) {
-    const auto first = entries_.end() - kFoldAt;
-    if (first->versions != entries_.back().versions) return;
-    std::vector<std::shared_ptr<const StagedChange>> changes;
-    Entry folded{std::move(entries_.back().record), nullptr, 0};
-    for (auto at = first; at != entries_.end(); ++at) {
-      changes.push_back(at->change);
-      folded.versions += at->versions;
-    }
-    view_.reset();
-    folded.change = FoldAll(changes);
-    entries_.erase(first, entries_.end());
-    entries_.push_back(std::move(folded));
+void StagedVersions::FoldLast(std::size_t count) {
+  const auto first = entries_.end() - static_cast<std::ptrdiff_t>(count);
+  std::vector<std::shared_ptr<const StagedChange>> changes;
+  Entry folded{std::move(entries_.back().record), nullptr, 0};
+  for (auto at = first; at != entries_.end(); ++at) {
+    changes.push_back(std::move(at->change));
+    folded.versions += at->versions;
   }
+  view_.reset();  // it points into the changes
+  folded.change = StagedChange::Fold(changes, pool_);
+  entries_.erase(first, entries_.end());
+  entries_.push_back(std::move(folded));
 }
 
 void StagedVersions::DropAfter(Version version) {
   if (load_ != nullptr && load_->record().record.version > version) return Clear();
   view_.reset();
-  combined_ = nullptr;
   while (!entries_.empty() && last().record.version > version) entries_.pop_back();
 }
 
 void StagedVersions::Clear() {
   view_.reset();
-  combined_ = nullptr;
   entries_.clear();
   load_ = nullptr;
 }

@@ -1,9 +1,9 @@
 // The versions that are verified, but not yet in the target: a stack of changes over what the target holds, or over a
 // loaded anchor that the target does not hold yet.
 //
-// There may be thousands of them. Every tile that is decoded next is looked up in each change, so the stack folds its
-// last changes into one whenever there are kFoldAt of about the same number of versions. Each version is folded a few
-// times at most.
+// There may be thousands of them. Every tile that is decoded next is looked up in each change, so Push folds the last
+// changes into one whenever there are kFoldAt of the same number of versions. A version is folded log(k) times if there
+// are k. Combine folds what is left, so that the target gets one change.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -34,10 +34,10 @@ Result<std::shared_ptr<const StagedChange>> DecodeVersion(const Record& record, 
 
 class StagedVersions {
  public:
-  static constexpr std::size_t kFoldAt = 16;
+  static constexpr std::size_t kFoldAt = 8;
 
-  // `target` must outlive the stack.
-  explicit StagedVersions(Target& target) : target_(target) {}
+  // `target` and `pool` must outlive the stack.
+  StagedVersions(Target& target, ThreadPool& pool) : target_(target), pool_(pool) {}
 
   [[nodiscard]] bool empty() const { return load_ == nullptr && entries_.empty(); }
   // The number of changes, without the load.
@@ -46,8 +46,11 @@ class StagedVersions {
   [[nodiscard]] const KnownRecord& last() const { return entries_.empty() ? load_->record() : entries_.back().record; }
   // The load that everything else is staged over; nullptr if that is what the target holds.
   [[nodiscard]] const AnchorLoad* load() const { return load_.get(); }
-  // All changes as one; nullptr if there are none. Folds them once.
-  [[nodiscard]] std::shared_ptr<const StagedChange> Combined() const;
+  // Folds all changes into one. Call it when there is nothing more to push for now.
+  void Combine();
+  [[nodiscard]] bool is_combined() const { return entries_.size() <= 1; }
+  // All changes as one, which is there already if is_combined(); nullptr if there are none.
+  std::shared_ptr<const StagedChange> Combined();
 
   // The state after everything staged. Valid until the next call that is not const, and until the target is written
   // to. REQUIRES: there is a load, or the target holds a version.
@@ -72,13 +75,14 @@ class StagedVersions {
     std::uint64_t versions = 1;
   };
 
-  void Fold();
+  // Folds the last `count` entries into one.
+  void FoldLast(std::size_t count);
 
   Target& target_;
+  ThreadPool& pool_;
   std::unique_ptr<AnchorLoad> load_;
   std::vector<Entry> entries_;
-  std::optional<StateView> view_;                         // made when it is needed
-  mutable std::shared_ptr<const StagedChange> combined_;  // the same; nullptr after every change
+  std::optional<StateView> view_;  // made when it is needed
 };
 
 }  // namespace weightwire

@@ -477,7 +477,7 @@ RC_GTEST_PROP(Parts, OfBoxesMakeUpTheDeltaInAnyOrder, ()) {
     view = view.After(change.value());
   }
   RC_ASSERT(view.digests() == DigestsOf(after));
-  RC_ASSERT(Written(before, *StagedChange::Fold(changes)) == after);
+  RC_ASSERT(Written(before, *StagedChange::Fold(changes, OneThread())) == after);
 }
 
 // --- staged changes ---
@@ -579,16 +579,16 @@ RC_GTEST_PROP(StagedChange, StacksAndFoldsOverLayoutChanges, ()) {
       RC_ASSERT(std::equal(seen.begin(), seen.end(), states[s + 1].tensors[i].data() + first * width));
     }
   }
-  const std::shared_ptr<const StagedChange> fold = StagedChange::Fold(changes);
+  const std::shared_ptr<const StagedChange> fold = StagedChange::Fold(changes, OneThread());
   const StagedChange& folded = *fold;
   RC_ASSERT(folded.digests_after() == DigestsOf(states.back()));
   RC_ASSERT(Written(states[0], folded) == states.back());
   // Folding some first makes no difference.
   if (steps > 1) {
-    const auto part = StagedChange::Fold(std::span(changes).first(2));
+    const auto part = StagedChange::Fold(std::span(changes).first(2), OneThread());
     std::vector<std::shared_ptr<const StagedChange>> rest = {part};
     rest.insert(rest.end(), changes.begin() + 2, changes.end());
-    RC_ASSERT(Written(states[0], *StagedChange::Fold(rest)) == states.back());
+    RC_ASSERT(Written(states[0], *StagedChange::Fold(rest, OneThread())) == states.back());
   }
 }
 

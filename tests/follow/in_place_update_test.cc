@@ -403,7 +403,7 @@ TEST(InPlace, RemovedAndAddedAgainIsWrittenWhole) {
   const std::vector<std::shared_ptr<const StagedChange>> changes = {Change(base, without.value()),
                                                                     Change(without.value(), again.value())};
   RealFileSystem files;
-  ASSERT_TRUE(UpdateInPlace(path, base, *StagedChange::Fold(changes), Tools(files)).ok());
+  ASSERT_TRUE(UpdateInPlace(path, base, *StagedChange::Fold(changes, Tools(files).pool), Tools(files)).ok());
   EXPECT_EQ(testing::BytesOf(Open(path), "x"), (std::vector<std::uint8_t>{8, 9}));
 }
 

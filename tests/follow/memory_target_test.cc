@@ -66,7 +66,7 @@ TEST(MemoryTarget, ATensorRemovedAndAddedAgainIsTakenBack) {
   const auto removed = Stage(removes, view).value();
   const auto added = Stage(adds, view.After(removed)).value();
   const std::vector<std::shared_ptr<const StagedChange>> both = {removed, added};
-  const auto change = StagedChange::Fold(both);
+  const auto change = StagedChange::Fold(both, OneThread());
   ASSERT_TRUE(target.Apply(change, HeldAt(2, last)).ok());
   EXPECT_TRUE(target.Verify().ok());
   EXPECT_EQ(target.bytes(1)[0], 3);

@@ -49,7 +49,7 @@ class StagedVersionsTest : public ::testing::Test {
   MemoryStore store_{&clock_};
   RunMaker maker_{store_};
   MemoryTarget target_{maker_.kernels(), maker_.pool()};
-  StagedVersions staged_{target_};
+  StagedVersions staged_{target_, maker_.pool()};
 };
 
 TEST_F(StagedVersionsTest, CombinesWhatIsStagedIntoOneChange) {
@@ -58,6 +58,18 @@ TEST_F(StagedVersionsTest, CombinesWhatIsStagedIntoOneChange) {
   Stage(1, 3);
   EXPECT_EQ(staged_.count(), 3U);
   ExpectLeadsTo(3);
+}
+
+TEST_F(StagedVersionsTest, FoldsOnceAndStagesFurtherVersionsOverThat) {
+  Publish(8);
+  Stage(1, 5);
+  EXPECT_FALSE(staged_.is_combined());
+  staged_.Combine();
+  EXPECT_TRUE(staged_.is_combined());
+  EXPECT_EQ(staged_.Combined(), staged_.Combined());
+  Stage(6, 8);
+  EXPECT_EQ(staged_.count(), 8U);
+  ExpectLeadsTo(8);
 }
 
 TEST_F(StagedVersionsTest, CountsEveryVersionThoughItFoldsThem) {

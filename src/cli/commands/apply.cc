@@ -204,7 +204,7 @@ Status RunApply(const ApplyOptions& options) {
     deltas.push_back(std::move(delta));
   }
   WW_TRY(const Staged staged, StageAll(deltas, options, compute));
-  const std::shared_ptr<const StagedChange> change = StagedChange::Fold(staged.changes);
+  const std::shared_ptr<const StagedChange> change = StagedChange::Fold(staged.changes, *compute.pool);
   std::vector<std::string> left_out;
   if (options.in_place) {
     const Progress progress("updating " + options.base.string());

@@ -49,7 +49,7 @@ std::uint64_t UnitsPerJob(const DecodeEntry& entry) {
 }
 
 bool EntryDecoder::MayShareLanes(const DecodeEntry& entry) const {
-  return entry.index->mode == EntryMode::kSparse && entry.map->is_contiguous() && !base_.InPlace(entry.origin).empty();
+  return entry.index->mode == EntryMode::kSparse && entry.map->is_contiguous();
 }
 
 // The base's units [first, first + count) of the box, one after another.
@@ -71,13 +71,19 @@ const std::uint8_t* EntryDecoder::BaseUnits(const DecodeEntry& entry, std::uint6
 template <typename Unit>
 bool EntryDecoder::DecodeSparse(std::span<DecodeJob> jobs, DecodeScratch& scratch) const {
   scratch.tiles.clear();
+  scratch.overlays.clear();
+  scratch.overlay_ends.clear();
   std::size_t room = 0;
   std::uint32_t largest = 0;
   for (const DecodeJob& job : jobs) {
     const DecodeEntry& entry = entries_[job.entry];
     const IndexEntry& index = *entry.index;
     const std::uint32_t tile_units = 1u << index.tile_log2;
-    const std::uint8_t* base = BaseUnits(entry, job.first_unit, job.unit_count, scratch);
+    // A contiguous entry is not copied: the kernel reads memory, and the changes that are staged over it.
+    const bool is_contiguous = entry.map->is_contiguous();
+    const std::uint64_t in_tensor = is_contiguous ? entry.map->StretchStart(0) + job.first_unit : 0;
+    const std::uint8_t* base = is_contiguous ? base_.Below(entry.origin).data() + in_tensor * sizeof(Unit)
+                                             : BaseUnits(entry, job.first_unit, job.unit_count, scratch);
     largest = std::max(largest, tile_units);
     for (std::uint64_t at = 0; at < job.unit_count; at += tile_units) {
       const std::size_t k = (job.first_unit + at) >> index.tile_log2;
@@ -92,7 +98,15 @@ bool EntryDecoder::DecodeSparse(std::span<DecodeJob> jobs, DecodeScratch& scratc
       tile.max_changed = static_cast<std::uint32_t>(std::min<std::uint64_t>(tile.unit_count, likely));
       room += tile.max_changed;
       scratch.tiles.push_back(tile);
+      if (is_contiguous) base_.AddOverlay(entry.origin, in_tensor + at, tile.unit_count, scratch.overlays);
+      scratch.overlay_ends.push_back(scratch.overlays.size());
     }
+  }
+  std::size_t first_list = 0;
+  for (std::size_t k = 0; k < scratch.tiles.size(); ++k) {
+    const std::size_t end = scratch.overlay_ends[k];
+    scratch.tiles[k].overlay = std::span(scratch.overlays).subspan(first_list, end - first_list);
+    first_list = end;
   }
   TileRoom rooms(scratch, room, sizeof(Unit));
   for (SparseTile& tile : scratch.tiles) rooms.Give(tile);
@@ -176,8 +190,15 @@ bool EntryDecoder::DecodeGaps(const DecodeEntry& entry, DecodeJob& job, DecodeSc
   chunk.offsets.resize(changed);
   chunk.new_units.resize(changed * sizeof(Unit));
   chunk.old_units.resize(changed * sizeof(Unit));
-  const std::uint8_t* base = BaseUnits(entry, job.first_unit, job.unit_count, scratch);
   chunk.first_unit = entry.map->StretchStart(0) + job.first_unit;
+  scratch.overlays.clear();
+  const std::uint8_t* base;
+  if (entry.map->is_contiguous()) {
+    base = base_.Below(entry.origin).data() + chunk.first_unit * sizeof(Unit);
+    base_.AddOverlay(entry.origin, chunk.first_unit, job.unit_count, scratch.overlays);
+  } else {
+    base = BaseUnits(entry, job.first_unit, job.unit_count, scratch);
+  }
   DigestOfChanges digest(kernels_);
   const auto add_to_digest = [&](const GapTile& tile, std::uint32_t from, std::uint32_t size) {
     digest.Changes<Unit>(chunk.first_unit, {tile.positions + from, size}, tile.old_units + from * sizeof(Unit),
@@ -187,6 +208,7 @@ bool EntryDecoder::DecodeGaps(const DecodeEntry& entry, DecodeJob& job, DecodeSc
   std::size_t first = 0;
   for (GapTile& tile : std::span(tiles).first(count)) {
     tile.base = base;
+    tile.overlay = scratch.overlays;
     if (entry.map->is_contiguous()) tile.follow_up = &follow_up;
     tile.positions = chunk.offsets.data() + first;
     tile.new_units = chunk.new_units.data() + first * sizeof(Unit);

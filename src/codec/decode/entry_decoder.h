@@ -44,6 +44,8 @@ struct DecodeScratch {
   std::vector<std::uint8_t> base;
   std::vector<std::uint8_t> stretch;
   std::vector<SparseTile> tiles;
+  std::vector<OverlaidUnits> overlays;    // of the tiles, one after another …
+  std::vector<std::size_t> overlay_ends;  // … and where each tile's end
   Scratch<std::uint32_t> times;
   Scratch<std::uint8_t> changes;
   Scratch<std::uint8_t> new_units;
@@ -63,7 +65,7 @@ class EntryDecoder {
                std::shared_ptr<MemoryPool> memory)
       : entries_(entries), base_(base), kernels_(kernels), memory_(std::move(memory)) {}
 
-  // Whether jobs of this entry may be decoded together with others, by the same lanes: their base need not be copied.
+  // Whether jobs of this entry may be decoded together with others, by the same lanes: their base is not copied.
   [[nodiscard]] bool MayShareLanes(const DecodeEntry& entry) const;
 
   // One job; or several, of entries that share lanes and have units of the same width. False: a tile is damaged.

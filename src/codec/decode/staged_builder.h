@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "codec/decode/staged_change.h"
+#include "codec/digest/state.h"
 
 namespace weightwire {
 
@@ -33,7 +34,7 @@ class StagedChangeBuilder {
     change_.tensors_.push_back(std::move(staged));
   }
 
-  void AddNew(std::size_t tensor, int unit_bytes, std::vector<std::uint8_t> bytes) {
+  void AddNew(std::size_t tensor, int unit_bytes, UnfilledVector<std::uint8_t> bytes) {
     StagedTensor staged;
     staged.tensor_ = tensor;
     staged.unit_bytes_ = unit_bytes;
@@ -45,6 +46,9 @@ class StagedChangeBuilder {
 
   StagedChange Finish(std::vector<Digest> digests_after) {
     change_.digests_after_ = std::move(digests_after);
+    // Computed here, once, because a target compares it while an engine waits, and tied weights make it slow.
+    change_.state_before_ = StateDigest(*change_.layout_before_, change_.digests_before_);
+    change_.state_after_ = StateDigest(*change_.layout_after_, change_.digests_after_);
     return std::move(change_);
   }
 

@@ -1,9 +1,9 @@
 #include "codec/decode/state_view.h"
 
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
+#include "codec/format/units.h"
 
 namespace weightwire {
 
@@ -55,13 +55,32 @@ std::span<const std::uint8_t> StateView::Units(std::size_t tensor, std::uint64_t
   const std::span<const std::uint8_t> bytes = from.bytes.subspan(first * unit_bytes, count * unit_bytes);
   if (from.changes.empty()) return bytes;
   scratch.assign(bytes.begin(), bytes.end());
-  for (const StagedTensor* change : from.changes) {
-    change->ForEachChanged(first, first + count,
-                           [&](std::uint64_t unit, const std::uint8_t* new_unit, const std::uint8_t*) {
-                             std::memcpy(scratch.data() + (unit - first) * unit_bytes, new_unit, unit_bytes);
-                           });
-  }
+  WithUnit(static_cast<int>(unit_bytes), [&]<typename Unit>() {
+    for (const StagedTensor* change : from.changes) {
+      change->ForEachSlice(first, first + count, [&](const ChangeSlice& slice) {
+        std::uint8_t* const to = scratch.data();
+        const std::uint64_t shift = slice.first_unit - first;  // modulo 2^64
+        for (std::size_t k = 0; k < slice.offsets.size(); ++k) {
+          StoreUnit<Unit>(to, shift + slice.offsets[k], LoadUnit<Unit>(slice.new_units, k));
+        }
+      });
+    }
+  });
   return scratch;
+}
+
+void StateView::AddOverlay(std::size_t tensor, std::uint64_t first, std::uint64_t count,
+                           std::vector<OverlaidUnits>& lists) const {
+  for (const StagedTensor* change : tensors_[tensor].changes) {
+    change->ForEachSlice(first, first + count, [&](const ChangeSlice& slice) {
+      OverlaidUnits list;
+      list.offsets = slice.offsets.data();
+      list.new_units = slice.new_units;
+      list.count = static_cast<std::uint32_t>(slice.offsets.size());
+      list.shift = static_cast<std::uint32_t>(slice.first_unit - first);
+      lists.push_back(list);
+    });
+  }
 }
 
 }  // namespace weightwire

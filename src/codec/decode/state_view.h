@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "codec/decode/staged_change.h"
 #include "codec/digest/digest.h"
+#include "codec/kernels/overlay.h"
 #include "tensor/layout.h"
 
 namespace weightwire {
@@ -37,6 +38,11 @@ class StateView {
                                       std::vector<std::uint8_t>& scratch) const;
   // The whole tensor in place, or an empty span if something is staged for it.
   [[nodiscard]] std::span<const std::uint8_t> InPlace(std::size_t tensor) const;
+  // The whole tensor without the changes that are staged for it, if any, and these for units [first, first + count),
+  // added to `lists`.
+  [[nodiscard]] std::span<const std::uint8_t> Below(std::size_t tensor) const { return tensors_[tensor].bytes; }
+  void AddOverlay(std::size_t tensor, std::uint64_t first, std::uint64_t count,
+                  std::vector<OverlaidUnits>& lists) const;
 
  private:
   struct Tensor {

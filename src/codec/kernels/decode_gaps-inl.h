@@ -51,6 +51,7 @@ void TakeOldUnits(const GapTile& tile, std::uint32_t begin, std::uint32_t end) {
   const std::uint32_t* const positions = tile.positions;
   std::uint8_t* const old_units = tile.old_units;
   for (std::uint32_t k = begin; k < end; ++k) StoreUnit<Unit>(old_units, k, LoadUnit<Unit>(base, positions[k]));
+  OverlayAt<Unit>(tile.overlay, {positions + begin, end - begin}, old_units + begin * sizeof(Unit));
 }
 
 // The new bits from change k on, whose varints begin at `at`; false if the stream does not end where it should.

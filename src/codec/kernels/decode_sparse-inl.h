@@ -81,8 +81,28 @@ Found FindChange(const SparseTile& tile, const ExpandedTables& tables, const std
   return found;
 }
 
+// A copy of the tile's units as its overlay shows them.
+template <typename Unit>
+std::unique_ptr<std::uint8_t[]> OverlaidTile(const SparseTile& tile) {
+  const std::size_t bytes = std::size_t{tile.unit_count} * sizeof(Unit);
+  auto copy = std::make_unique_for_overwrite<std::uint8_t[]>(bytes);
+  std::memcpy(copy.get(), tile.base, bytes);
+  Overlay<Unit>(tile.overlay, 0, tile.unit_count, copy.get());
+  return copy;
+}
+
 template <typename Unit>
 void DecodeTile(SparseTile& tile, const ExpandedTables& tables, std::uint32_t* times) {
+  if (!tile.overlay.empty()) {
+    const auto units = OverlaidTile<Unit>(tile);
+    SparseTile seen = tile;
+    seen.base = units.get();
+    seen.overlay = {};
+    DecodeTile<Unit>(seen, tables, times);
+    tile.changed = seen.changed;
+    tile.intact = seen.intact;
+    return;
+  }
   tile.changed = 0;
   tile.intact = tile.stream.empty();
   if (tile.stream.empty()) return;  // nothing changes in it

@@ -53,7 +53,9 @@ struct LaneGroup {
   std::array<const std::uint8_t*, kCount> words;
   HWY_ALIGN std::array<std::array<std::uint32_t, kRowWords + kTailWords>, kCount> tail;  // zeros, and the first words
   std::array<SparseTile*, kCount> tile;
-  std::array<std::uint8_t*, kCount> changes;  // the next to be written
+  std::array<const std::uint8_t*, kCount> base;  // the tile's units …
+  std::array<bool, kCount> is_overlaid;          // … seen through its overlay, if it is not in them already
+  std::array<std::uint8_t*, kCount> changes;     // the next to be written
 
   const ExpandedTables* tables;
   LaneRates rates;
@@ -79,8 +81,14 @@ struct LaneGroup {
     std::memcpy(tail[l].data() + kRowWords, words[l], 4 * std::size_t{words_left[l]});
     words[l] = copy;
   }
+  [[nodiscard]] Unit UnitAt(std::size_t l, std::uint32_t at) const {
+    const LaneWindow& w = window[l];
+    if (!is_overlaid[l]) return LoadUnit<Unit>(base[l], at);
+    if (at - w.first_unit < w.unit_count) return LoadUnit<Unit>(w.units, at - w.first_unit);
+    return OverlaidUnit<Unit>(tile[l]->overlay, at, LoadUnit<Unit>(base[l], at));
+  }
   [[nodiscard]] std::uint32_t RateOfUnit(std::size_t l, std::uint32_t at) const {
-    const auto field = static_cast<std::uint32_t>(LoadUnit<Unit>(tile[l]->base, at) >> tables->rule.shift);
+    const auto field = static_cast<std::uint32_t>(UnitAt(l, at) >> tables->rule.shift);
     return rates.rate[tables->class_of_field[field & tables->rule.FieldMask()]];
   }
 };

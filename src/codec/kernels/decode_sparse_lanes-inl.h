@@ -15,7 +15,11 @@ class LaneDecoder {
       if (tile.tables->uniform != kUniform) continue;
       tile.changed = 0;
       tile.intact = tile.stream.empty();
-      if (!tile.stream.empty()) tiles_.push_back(&tile);  // otherwise nothing changes in it
+      if (tile.stream.empty()) continue;  // nothing changes in it
+      tiles_.push_back(&tile);
+      if (!kUniform && !tile.overlay.empty() && overlaid_windows_ == nullptr) {
+        overlaid_windows_ = std::make_unique_for_overwrite<std::uint8_t[]>(kLanes * kWindowBytes);
+      }
     }
     for (Group& g : groups_) {
       g.running = 0;
@@ -63,6 +67,7 @@ class LaneDecoder {
   // Tiles that a group takes at once.
   static constexpr std::size_t kQueue = 2 * Group::kCount;
   static constexpr std::size_t kLineBytes = 64;
+  static constexpr std::size_t kWindowBytes = kWindowUnits * sizeof(Unit);
   static constexpr std::size_t kRecordBytes = RecordBytes(sizeof(Unit));
   static_assert(!kPacked || kRecordBytes == 8);
 
@@ -107,6 +112,8 @@ class LaneDecoder {
   void StartLane(Group& g, std::size_t l, SparseTile& tile) {
     const RansDecoder coder(tile.stream);
     g.tile[l] = &tile;
+    g.base[l] = tile.base;
+    g.is_overlaid[l] = !kUniform && !tile.overlay.empty();
     g.words[l] = tile.stream.data();
     g.StoreCoder(coder, l);
     g.changes[l] = tile.changes;
@@ -114,12 +121,19 @@ class LaneDecoder {
     g.active[l] = ~0u;
     g.running |= 1u << l;
     g.zero[l] = 0;
+    for (const OverlaidUnits& list : tile.overlay) PrefetchChanges<Unit>(list, 0, 0);
     // Streams are short and many: no hardware foresees them.
     for (std::size_t at = 0; at < tile.stream.size(); at += kLineBytes) __builtin_prefetch(tile.stream.data() + at);
     if constexpr (kUniform) {
       // The base is looked at here and there only.
       const std::size_t base_bytes = std::size_t{tile.unit_count} * sizeof(Unit);
-      for (std::size_t at = 0; at < base_bytes; at += kLineBytes) __builtin_prefetch(tile.base + at, 0, 2);
+      if (tile.overlay.empty()) {
+        for (std::size_t at = 0; at < base_bytes; at += kLineBytes) __builtin_prefetch(tile.base + at, 0, 2);
+      } else {
+        std::unique_ptr<std::uint8_t[]>& units = overlaid_tiles_[LaneOf(g, l)];
+        units = OverlaidTile<Unit>(tile);
+        g.base[l] = units.get();
+      }
       g.next[l] = 0;
       g.unit_count[l] = tile.unit_count;
     } else {
@@ -132,10 +146,11 @@ class LaneDecoder {
     LaneWindow& window = g.window[l];
     const SparseTile& tile = *g.tile[l];
     const std::uint32_t first = window.first_unit + window.unit_count;
+    const std::uint8_t* const from =
+        g.is_overlaid[l] ? OverlaidWindow(g, l, first) : tile.base + std::size_t{first} * sizeof(Unit);
     constexpr bool kMayBeBf16 = kHasBf16Path && sizeof(Unit) == 2;
     const auto sum = [&]<bool kBf16Path>(std::bool_constant<kBf16Path>) HWY_ATTR {
-      window.template Sum<Unit, kBf16Path>(tile.base + std::size_t{first} * sizeof(Unit), first,
-                                           tile.unit_count - first, g.rates, g.tables->rule,
+      window.template Sum<Unit, kBf16Path>(from, first, tile.unit_count - first, g.rates, g.tables->rule,
                                            g.cell_lasts[0].data() + l);
     };
     if (kMayBeBf16 && IsBf16Rule(g.tables->rule)) {
@@ -143,8 +158,26 @@ class LaneDecoder {
     } else {
       sum(std::false_type());
     }
+    if (g.is_overlaid[l] && window.unit_count < kWindowUnits) StepBack(tile.overlay, first + window.unit_count);
     g.sum[l] = window.sum;
     g.first_unit[l] = first;
+  }
+
+  // Copies the units of the window that begins at `first`, with the overlay's instead of those in memory.
+  const std::uint8_t* OverlaidWindow(const Group& g, std::size_t l, std::uint32_t first) {
+    const SparseTile& tile = *g.tile[l];
+    const std::uint8_t* const from = tile.base + std::size_t{first} * sizeof(Unit);
+    const std::uint32_t count = std::min(kWindowUnits, tile.unit_count - first);
+    std::uint8_t* const to = overlaid_windows_.get() + LaneOf(g, l) * kWindowBytes;
+    for (std::size_t at = 0; at < kWindowBytes; at += kLineBytes) {
+      __builtin_prefetch(from + kWindowBytes + at, 0, 2);  // the window after this one
+    }
+    std::memcpy(to, from, count * sizeof(Unit));
+    Overlay<Unit>(tile.overlay, first, first + count, to);
+    return to;
+  }
+  [[nodiscard]] std::size_t LaneOf(const Group& g, std::size_t l) const {
+    return static_cast<std::size_t>(&g - groups_.data()) * Group::kCount + l;
   }
 
   void SetIdle(Group& g, std::size_t l) {
@@ -160,6 +193,8 @@ class LaneDecoder {
     g.sum[l] = g.window[l].sum;
     g.first_unit[l] = 0;
     g.tile[l] = &no_tile_;
+    g.base[l] = no_tile_.base;
+    g.is_overlaid[l] = false;
   }
 
   // The tile is at its end, after `events` events of this round.
@@ -369,7 +404,7 @@ class LaneDecoder {
     for (std::size_t l = 0; l < Group::kCount; ++l) {
       // An index past the end was a wrong guess.
       const std::uint32_t index = std::min(g.index[l], g.tile[l]->unit_count - 1);
-      g.unit[l] = LoadUnit<Unit>(g.tile[l]->base, index);
+      g.unit[l] = LoadUnit<Unit>(g.base[l], index);
     }
   }
 
@@ -484,7 +519,7 @@ class LaneDecoder {
     }
     g.index[l] = index;
     g.begin[l] = begin + g.zero[l];
-    g.unit[l] = LoadUnit<Unit>(g.tile[l]->base, index);
+    g.unit[l] = g.UnitAt(l, index);
   }
 
   // A class whose symbols are not in the lanes' tables, or a symbol beyond them.
@@ -632,6 +667,9 @@ class LaneDecoder {
   std::vector<SparseTile*> tiles_;
   std::size_t next_tile_ = 0;
   std::array<Group, kGroups> groups_;
+  // Copies for lanes whose tiles have overlays: of their windows, or with uniform rates of whole tiles.
+  std::unique_ptr<std::uint8_t[]> overlaid_windows_;
+  std::array<std::unique_ptr<std::uint8_t[]>, kLanes> overlaid_tiles_;
   // What an idle lane has.
   std::array<std::uint8_t, kTimeBlock * sizeof(Unit)> no_units_{};
   SparseTile no_tile_{.base = no_units_.data(), .unit_count = 1};

@@ -19,6 +19,7 @@
 #include "codec/format/units.h"
 #include "codec/kernels/convert_kernels.h"
 #include "codec/kernels/encode_kernels.h"
+#include "codec/kernels/overlay.h"
 
 namespace weightwire {
 
@@ -82,7 +83,8 @@ void StoreChange(std::uint8_t* changes, std::size_t k, const TileChange<Unit>& c
 
 // One tile of the sparse modes, as the decoder sees it.
 struct SparseTile {
-  const std::uint8_t* base = nullptr;  // unit_count units
+  const std::uint8_t* base = nullptr;  // unit_count units …
+  std::span<OverlaidUnits> overlay;    // … and what is seen instead of some of them; the decoder moves its lists on
   std::uint32_t unit_count = 0;
   std::span<const std::uint8_t> stream;  // the tile's bytes
   const ExpandedTables* tables = nullptr;
@@ -119,6 +121,7 @@ class GapFollowUp {
 struct GapTile {
   GapStream stream;
   const std::uint8_t* base = nullptr;  // the units that positions count from; there are `end`
+  std::span<OverlaidUnits> overlay;    // of `base`, one for all tiles that are decoded together
   std::uint32_t begin = 0;             // the tile's units
   std::uint32_t end = 0;
   std::uint32_t* positions = nullptr;  // room for stream.changed; the changed units, ascending

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <memory>
 
 #include "base/bytes.h"
 #include "codec/format/gap_tile.h"

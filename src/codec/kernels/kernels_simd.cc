@@ -10,6 +10,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 
 #include "base/bytes.h"

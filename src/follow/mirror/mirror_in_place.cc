@@ -189,13 +189,16 @@ Status MirrorInPlace::WriteChange(const StagedChange& change) {
     std::span<std::uint8_t> bytes;
   };
   const Layout& layout = content_->layout();
+  // Readers wait for this, so sort the places by file in one pass, however many files there are.
+  std::vector<std::vector<const TensorPlace*>> places(updates_.size());
+  for (const TensorPlace& place : content_->places()) places[place.file].push_back(&place);
   for (std::size_t file = 0; file < updates_.size(); ++file) {
     std::vector<Write> writes;
-    for (const TensorPlace& place : content_->places()) {
-      const StagedTensor* staged = place.file == file ? change.Find(place.tensor) : nullptr;
+    for (const TensorPlace* place : places[file]) {
+      const StagedTensor* staged = change.Find(place->tensor);
       if (staged == nullptr) continue;
       writes.push_back({staged, {}});
-      WW_TRY(writes.back().bytes, updates_[file]->ForWriting(place.offset, layout.byte_size(place.tensor)));
+      WW_TRY(writes.back().bytes, updates_[file]->ForWriting(place->offset, layout.byte_size(place->tensor)));
     }
     // The largest first, so that no thread is left with it alone at the end.
     std::sort(writes.begin(), writes.end(),

@@ -140,13 +140,12 @@ Status ArrayTarget::CopyFrom(const MemoryTarget& loaded, const Held& held) {
 Status ArrayTarget::Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) {
   WW_CHECK(state_.held.has_value());
   WW_CHECK(change->state_before() == state_.held->state && change->state_after() == after.state);
-  const auto layout = std::make_shared<const Layout>(change->layout_after());
-  WW_TRY(Places places, Match(*layout));
-  for (const StagedTensor& tensor : change->tensors()) {
-    for (const auto& place : places[tensor.tensor()]) tensor.Write(place);
+  // An engine may be waiting: what is known of the same layout is not found anew.
+  if (change->layout_after() != *state_.layout) {
+    WW_TRY(places_, Match(change->layout_after()));
   }
-  before_ = std::exchange(state_, {after, layout, change->digests_after()});
-  places_ = std::move(places);
+  WriteChange(*change, places_, pool_);
+  before_ = std::exchange(state_, {after, change->shared_layout_after(), change->digests_after()});
   last_change_ = change;
   bits_before_.clear();
   return Ok();
@@ -161,9 +160,7 @@ Status ArrayTarget::Undo() {
         return Error(ErrorCode::kInvalidArgument, "the last change cannot be taken back: it brought a new tensor");
       }
     }
-    for (const StagedTensor& tensor : last_change_->tensors()) {
-      for (const auto& place : places_[tensor.tensor()]) tensor.Undo(place);
-    }
+    TakeBackChange(*last_change_, places_, pool_);
   } else {
     // The load had the same arrays, in the order of its layout.
     for (std::size_t i = 0; i < places_.size(); ++i) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "codec/decode/write_change.h"
 #include "codec/kernels/kernels.h"
 #include "follow/targets/memory_target.h"
 #include "follow/targets/target.h"
@@ -52,7 +53,7 @@ class ArrayTarget final : public Target {
 
  private:
   friend class ArrayLoad;
-  using Places = std::vector<std::vector<std::span<std::uint8_t>>>;  // for each tensor of a layout
+  using Places = TensorPlaces;
 
   struct State {
     std::optional<Held> held;

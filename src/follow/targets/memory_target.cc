@@ -122,7 +122,7 @@ StateView MemoryTarget::ViewOf(const State& state) {
 Status MemoryTarget::Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) {
   WW_CHECK(held_.has_value() && change->state_before() == held_->state && change->state_after() == after.state);
   State next;
-  next.layout = std::make_shared<const Layout>(change->layout_after());
+  next.layout = change->shared_layout_after();
   next.digests = change->digests_after();
   next.storage = state_.storage;
   next.tensors.resize(next.layout->size());
@@ -137,9 +137,7 @@ Status MemoryTarget::Apply(const std::shared_ptr<const StagedChange>& change, co
       next.tensors[i] = {std::span(*next.storage.back())};
     }
   }
-  for (const StagedTensor& tensor : change->tensors()) {
-    for (const auto& place : next.tensors[tensor.tensor()]) tensor.Write(place);
-  }
+  WriteChange(*change, next.tensors, pool_);
   state_before_ = std::exchange(state_, std::move(next));
   held_before_ = std::exchange(held_, after);
   last_change_ = change;
@@ -148,10 +146,7 @@ Status MemoryTarget::Apply(const std::shared_ptr<const StagedChange>& change, co
 
 Status MemoryTarget::Undo() {
   if (last_change_ == nullptr) return Error(ErrorCode::kInvalidArgument, "there is no change to take back");
-  for (const StagedTensor& tensor : last_change_->tensors()) {
-    if (tensor.is_new()) continue;  // goes with the state
-    for (const auto& place : state_.tensors[tensor.tensor()]) tensor.Undo(place);
-  }
+  TakeBackChange(*last_change_, state_.tensors, pool_);  // new tensors go with the state
   state_ = std::exchange(state_before_, {});
   held_ = std::exchange(held_before_, std::nullopt);
   last_change_ = nullptr;

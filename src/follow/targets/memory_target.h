@@ -8,6 +8,7 @@
 
 #include "base/threads.h"
 #include "base/unfilled_vector.h"
+#include "codec/decode/write_change.h"
 #include "codec/kernels/kernels.h"
 #include "follow/targets/target.h"
 
@@ -28,6 +29,7 @@ class MemoryTarget final : public Target {
 
   // The tensors by the layout held. REQUIRES: held().
   [[nodiscard]] const Layout& layout() const { return *state_.layout; }
+  [[nodiscard]] const std::shared_ptr<const Layout>& shared_layout() const { return state_.layout; }
   [[nodiscard]] std::span<const std::uint8_t> bytes(std::size_t tensor) const { return state_.tensors[tensor].front(); }
   [[nodiscard]] const std::vector<Digest>& digests() const { return state_.digests; }
 
@@ -36,8 +38,7 @@ class MemoryTarget final : public Target {
 
   struct State {
     std::shared_ptr<const Layout> layout;
-    // Where a tensor lies; a tied one may lie in several places.
-    std::vector<std::vector<std::span<std::uint8_t>>> tensors;
+    TensorPlaces tensors;
     std::vector<Digest> digests;
     std::vector<std::shared_ptr<UnfilledVector<std::uint8_t>>> storage;
   };
