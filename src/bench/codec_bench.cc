@@ -30,6 +30,7 @@
 #include "cli/text.h"
 #include "codec/decode/decoder.h"
 #include "codec/decode/state_view.h"
+#include "codec/decode/write_change.h"
 #include "codec/digest/state.h"
 
 namespace weightwire {
@@ -83,6 +84,9 @@ class MemoryState {
 
 struct CodecFigures {
   Timings read2, read_new, encode, read1, apply, write, apply_gaps, apply_cold, digest, xor_encode, xor_apply;
+  // What a target in memory does: while staging, without and with the digests of the base; and while an engine waits,
+  // which compares before it writes.
+  Timings stage, stage_verified, write_checked;
   std::uint64_t encode_peak_bytes = 0;
   std::uint64_t apply_peak_bytes = 0;
   std::uint64_t changed = 0;
@@ -120,6 +124,7 @@ class CodecBench {
 
   // What is known before the clock starts; once through encoder and decoder for the memory they take.
   Status Prepare() {
+    for (const std::span<std::uint8_t> tensor : work_.tensors()) places_.push_back({tensor});
     digests_ = DigestTensors(old_.views(), kernels(), pool());
     request_ = RequestFor(pair_, digests_, CodingRequest::kSmallest);
     const EncodeRequest gaps_request = RequestFor(pair_, digests_, CodingRequest::kGaps);
@@ -159,6 +164,7 @@ class CodecBench {
     WW_RETURN_IF_ERROR(TimeApply(figures_.apply_cold, "the delta", [&] {
       return Apply(file_, WorkView(DigestTensors(work_.views(), kernels(), pool())));
     }));
+    WW_RETURN_IF_ERROR(TimeTarget(known));
     WW_RETURN_IF_ERROR(figures_.digest.Time([&]() -> Status {
       if (DigestTensors(old_.views(), kernels(), pool()) == digests_) return Ok();
       return Error(ErrorCode::kCorrupt, "two digests of the same bytes differ");
@@ -185,16 +191,37 @@ class CodecBench {
     return {layout_, work_.views(), std::move(digests)};
   }
 
-  Result<std::shared_ptr<const StagedChange>> Apply(Bytes file, const StateView& base) {
+  Result<std::shared_ptr<const StagedChange>> Stage(Bytes file, const StateView& base) {
     WW_TRY(const DeltaFile delta, DeltaFile::Parse(file));
-    WW_TRY(auto change, StageDelta(delta, base, kernels(), pool()));
+    return StageDelta(delta, base, kernels(), pool());
+  }
+
+  Result<std::shared_ptr<const StagedChange>> Apply(Bytes file, const StateView& base) {
+    WW_TRY(auto change, Stage(file, base));
     WW_RETURN_IF_ERROR(figures_.write.Time([&]() -> Status {
-      const std::span<const StagedTensor> tensors = change->tensors();
-      pool().ParallelFor(tensors.size(),
-                         [&](std::size_t i, std::size_t) { tensors[i].Write(work_.tensors()[tensors[i].tensor()]); });
+      WriteChange(*change, places_, pool());
       return Ok();
     }));
     return change;
+  }
+
+  Status TimeTarget(const StateView& known) {
+    const auto staged = figures_.stage.Time([&] { return Stage(file_, known); });
+    if (!staged.ok()) return staged.error();
+    const auto verified = figures_.stage_verified.Time([&]() -> Result<std::shared_ptr<const StagedChange>> {
+      if (DigestTensors(work_.views(), kernels(), pool()) != digests_) return Corrupt("two digests of OLD differ");
+      return Stage(file_, known);
+    });
+    if (!verified.ok()) return verified.error();
+    const StagedChange& change = *verified.value();
+    WW_RETURN_IF_ERROR(figures_.write_checked.Time([&]() -> Status {
+      if (FindOtherBits(change, places_, pool()).has_value()) return Corrupt("the old bits of OLD differ");
+      WriteChange(change, places_, pool());
+      return Ok();
+    }));
+    WW_RETURN_IF_ERROR(CheckIsNew("the delta"));
+    Undo(change);
+    return Ok();
   }
 
   void Undo(const StagedChange& change) {
@@ -308,6 +335,7 @@ class CodecBench {
   MemoryState old_;
   MemoryState new_;
   MemoryState work_;  // the copy that is updated
+  TensorPlaces places_;
   const Compute& compute_;
   EncodeScratch scratch_;  // as a publisher keeps one
   StatePair pair_;
@@ -336,6 +364,9 @@ void ReportJson(const CodecFigures& f, const Layout& layout, const Compute& comp
   json["read1_s"] = f.read1.best();
   json["apply_s"] = f.apply.best();
   json["write_s"] = f.write.best();
+  json["stage_s"] = f.stage.best();
+  json["stage_verified_s"] = f.stage_verified.best();
+  json["write_checked_s"] = f.write_checked.best();
   json["apply_gaps_s"] = f.apply_gaps.best();
   json["apply_cold_s"] = f.apply_cold.best();
   json["digest_s"] = f.digest.best();
@@ -346,6 +377,8 @@ void ReportJson(const CodecFigures& f, const Layout& layout, const Compute& comp
   json["write_over_read1"] = f.write.best() / f.read1.best();
   json["apply_gaps_over_read1"] = f.apply_gaps.best() / f.read1.best();
   json["apply_cold_over_read1"] = f.apply_cold.best() / f.read1.best();
+  json["stage_verified_over_stage"] = f.stage_verified.best() / f.stage.best();
+  json["write_checked_over_write"] = f.write_checked.best() / f.write.best();
   json["digest_over_read1"] = f.digest.best() / f.read1.best();
   json["encode_vs_xor"] = f.xor_encode.best() / f.encode.best();
   json["apply_vs_xor"] = f.xor_apply.best() / f.apply.best();
@@ -397,6 +430,9 @@ void ReportText(const CodecFigures& f, const Layout& layout, const Compute& comp
   };
   add("apply: decode, verify, stage, write", f.apply);
   add("— of it writing, while an engine pauses", f.write);
+  add("— the same, old bits compared first", f.write_checked);
+  add("stage: decode and verify the delta", f.stage);
+  add("stage, base digested in full too", f.stage_verified);
   add("apply, gaps mode", f.apply_gaps);
   add("apply, base digested in full first", f.apply_cold);
   table.AddRow({"full digest", HumanSeconds(f.digest.best()), rate(model, f.digest), times(f.digest, f.read1), ""});
