@@ -375,6 +375,9 @@ Result<FollowerStep> Follower::Stage() {
   const Record& record = deltas_.first().record;
   const Version version = record.version;
   const Sha256Digest& before = Last()->record.state;
+  if (staged_.empty() && target_.verifies_base()) {
+    if (const Status verified = target_.Verify(); !verified.ok()) return LoseHeld(verified.error());
+  }
   WW_TRY(const StateView* const view, staged_.View());
   auto change = DecodeVersion(record, before, deltas_.parts(), *view, *tools_.kernels, *tools_.pool);
   if (!change.ok()) {
@@ -384,15 +387,19 @@ Result<FollowerStep> Follower::Stage() {
     // The bytes are those that the record names. So either the delta was made wrong, or the target has changed.
     const Status verified = staged_.load() == nullptr ? target_.Verify() : Ok();
     if (verified.ok()) return AvoidDelta(version, error.In(fmt::format("the delta of version {}", version)));
-    if (target_.held().has_value()) return verified.error();
-    Restart();
-    foreign_write_ = verified.error();
-    ++counters_.detours;
-    return FollowerStep::kDetour;
+    return LoseHeld(verified.error());
   }
   staged_.Push(deltas_.Pop(), std::move(change).value());
   phase_ = NextPhase();
   return FollowerStep::kStage;
+}
+
+Result<FollowerStep> Follower::LoseHeld(const Error& why) {
+  if (target_.held().has_value()) return why;
+  Restart();
+  foreign_write_ = why;
+  ++counters_.detours;
+  return FollowerStep::kDetour;
 }
 
 bool Follower::IsTooFarAhead() const {
@@ -411,7 +418,10 @@ Follower::Phase Follower::NextPhase() const {
 // --- the target ---
 
 Result<FollowerStep> Follower::ApplyStaged() {
-  WW_RETURN_IF_ERROR(Apply());
+  if (const Status applied = Apply(); !applied.ok()) {
+    if (foreign_write_.has_value()) return FollowerStep::kDetour;
+    return applied.error();
+  }
   phase_ = NextPhase();
   return FollowerStep::kApply;
 }
@@ -436,6 +446,8 @@ Status Follower::Apply() {
       SetHeld(*std::move(loaded));
     } else if (has_load && staged_.count() != 0 && written.error().code() == ErrorCode::kIo) {
       Restart();  // the changes may be in the load already
+    } else if (held_record_.has_value() && !target_.held().has_value()) {
+      static_cast<void>(LoseHeld(written.error()));
     }
     return written;
   }
@@ -450,12 +462,15 @@ Status Follower::Apply() {
 
 Status Follower::Verify() {
   const Status verified = target_.Verify();
-  if (!verified.ok() && !target_.held().has_value()) Restart();
+  if (!verified.ok() && held_record_.has_value()) static_cast<void>(LoseHeld(verified.error()));
   return verified;
 }
 
 Status Follower::Undo() {
-  WW_RETURN_IF_ERROR(target_.Undo());
+  if (const Status undone = target_.Undo(); !undone.ok()) {
+    if (held_record_.has_value()) static_cast<void>(LoseHeld(undone.error()));
+    return undone;
+  }
   pin_ = target_.held()->version;
   // The next step reads the record of that version. Undo succeeds even if that will fail.
   Restart();
@@ -503,6 +518,7 @@ FollowerStatus Follower::status() const {
   status.behind = lag_.behind();
   status.has_lease = lease_.IsAlive();
   if (lease_.error().has_value()) status.lease_error = lease_.error()->message();
+  if (foreign_write_.has_value()) status.last_error = foreign_write_->message();
   if (load_ != nullptr) {
     status.waits_for = fmt::format("the anchor of version {}", load_->name().version);
   } else if (!deltas_.empty()) {

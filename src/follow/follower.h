@@ -96,6 +96,7 @@ struct FollowerStatus {
   std::chrono::nanoseconds behind{0};
   bool has_lease = false;
   std::string lease_error;  // why the lease cannot be written; empty if it can
+  std::string last_error;   // why the target holds no version any longer; empty once it holds one
   std::string waits_for;    // human-readable; empty if nothing, because of the pin or the limit
   std::uint64_t bytes_fetched = 0;
   std::uint64_t versions_applied = 0;
@@ -192,6 +193,9 @@ class Follower {
   FollowerStep AvoidDelta(Version version, const Error& why);
   FollowerStep AvoidAnchor(const Error& why);
   FollowerStep PlanAgain(const Error& why);
+  // Something else has written to the target. Plans a load, if the target holds no version any longer; returns `why`
+  // otherwise.
+  Result<FollowerStep> LoseHeld(const Error& why);
   void DropPlan();
   void SetHeld(KnownRecord record);
   // Learns of newer versions that may not be staged now.

@@ -23,8 +23,9 @@ class ArrayTargetTest : public testing::Test {
     for (std::size_t i = 0; i < memory_.size(); ++i) arrays_.push_back({state.layout->tensors()[i], memory_[i]});
   }
 
-  void MakeTarget() {
-    target_ = ArrayTarget::Make(arrays_, maker_.kernels(), maker_.pool()).value();
+  void MakeTarget(const ArrayTargetOptions& array_options = {}) {
+    follower_.reset();
+    target_ = ArrayTarget::Make(arrays_, maker_.kernels(), maker_.pool(), array_options).value();
     FollowerOptions options;
     options.apply_at_once = false;
     follower_.emplace(maker_.run(), *target_, NewId(maker_.random()), options,
@@ -155,6 +156,81 @@ TEST_F(ArrayTargetTest, WhatTheArraysHoldIsFoundByItsDigest) {
   ASSERT_TRUE(target_->Adopt(HeldOf(maker_.records()[0]), layout).ok());
   FollowTo(1);
   EXPECT_EQ(follower_->status().anchors_loaded, 0);
+}
+
+// Returns a unit of a tensor that differs between two states, or one that does not.
+std::size_t UnitThat(bool changes, const TestState& before, const TestState& after, std::size_t tensor) {
+  const auto width = static_cast<std::size_t>(UnitBytes(before.layout->tensors()[tensor].dtype));
+  for (std::size_t at = 0; at < before.tensors[tensor].size(); at += width) {
+    const bool differs = !std::equal(before.tensors[tensor].begin() + static_cast<std::ptrdiff_t>(at),
+                                     before.tensors[tensor].begin() + static_cast<std::ptrdiff_t>(at + width),
+                                     after.tensors[tensor].begin() + static_cast<std::ptrdiff_t>(at));
+    if (differs == changes) return at;
+  }
+  ADD_FAILURE() << "there is no such unit";
+  return 0;
+}
+
+TEST_F(ArrayTargetTest, AForeignWriteIsFoundWhileAnUpdateIsStaged) {
+  for (const bool changes : {true, false}) {
+    SCOPED_TRACE(changes);
+    MakeTarget();
+    FollowTo(maker_.states().size() - 1);
+    const TestState before = maker_.states().back();
+    maker_.Publish();
+    memory_[0][UnitThat(changes, before, maker_.states().back(), 0)] ^= 1;
+    ASSERT_TRUE(StepOn().ok());
+    EXPECT_FALSE(target_->held().has_value());
+    EXPECT_THAT(follower_->status().last_error, HasSubstr("something else has written"));
+    EXPECT_EQ(follower_->Staged(), nullptr) << "it is a load";
+    EXPECT_EQ(follower_->Undo().error().code(), ErrorCode::kInvalidArgument);
+    FollowTo(maker_.states().size() - 1);
+    EXPECT_EQ(follower_->status().last_error, "");
+    EXPECT_EQ(follower_->Undo().error().code(), ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_F(ArrayTargetTest, AForeignWriteAfterStagingAbortsApplyBeforeTheFirstWrite) {
+  for (const bool verify_base : {true, false}) {
+    SCOPED_TRACE(verify_base);
+    MakeTarget({.verify_base = verify_base});
+    FollowTo(maker_.states().size() - 1);
+    const TestState before = maker_.states().back();
+    maker_.Publish();
+    ASSERT_TRUE(StepOn().ok());
+    ASSERT_NE(follower_->Staged(), nullptr);
+    memory_[0][UnitThat(true, before, maker_.states().back(), 0)] ^= 1;
+    const auto altered = memory_;
+    EXPECT_EQ(follower_->Apply().error().code(), ErrorCode::kCorrupt);
+    EXPECT_EQ(memory_, altered);
+    EXPECT_FALSE(target_->held().has_value());
+    EXPECT_FALSE(follower_->HasStaged());
+    FollowTo(maker_.states().size() - 1);
+  }
+}
+
+TEST_F(ArrayTargetTest, AForeignWriteAfterAnUpdateKeepsItFromBeingTakenBack) {
+  MakeTarget();
+  FollowTo(0);
+  maker_.Publish();
+  FollowTo(1);
+  memory_[0][UnitThat(true, maker_.states()[0], maker_.states()[1], 0)] ^= 1;
+  const auto altered = memory_;
+  EXPECT_EQ(follower_->Undo().error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(memory_, altered);
+  FollowTo(1);
+}
+
+TEST_F(ArrayTargetTest, AForeignWriteElsewhereIsLeftToVerifyIfTheBaseIsNotVerified) {
+  MakeTarget({.verify_base = false});
+  FollowTo(0);
+  maker_.Publish();
+  memory_[0][UnitThat(false, maker_.states()[0], maker_.states()[1], 0)] ^= 1;
+  ASSERT_TRUE(StepOn().ok());
+  ASSERT_TRUE(follower_->Apply().ok());
+  EXPECT_EQ(follower_->Verify().error().code(), ErrorCode::kCorrupt);
+  EXPECT_FALSE(target_->held().has_value());
+  FollowTo(1);
 }
 
 }  // namespace

@@ -50,8 +50,8 @@ class ArrayLoad final : public TargetLoad {
 };
 
 Result<std::unique_ptr<ArrayTarget>> ArrayTarget::Make(std::vector<TargetArray> arrays, const Kernels& kernels,
-                                                       ThreadPool& pool) {
-  std::unique_ptr<ArrayTarget> target(new ArrayTarget(kernels, pool));
+                                                       ThreadPool& pool, const ArrayTargetOptions& options) {
+  std::unique_ptr<ArrayTarget> target(new ArrayTarget(kernels, pool, options));
   for (TargetArray& array : arrays) {
     WW_TRY(const std::uint64_t size, CheckedByteSize(array.spec));
     if (size != array.bytes.size()) {
@@ -140,9 +140,12 @@ Status ArrayTarget::CopyFrom(const MemoryTarget& loaded, const Held& held) {
 Status ArrayTarget::Apply(const std::shared_ptr<const StagedChange>& change, const Held& after) {
   WW_CHECK(state_.held.has_value());
   WW_CHECK(change->state_before() == state_.held->state && change->state_after() == after.state);
-  // An engine may be waiting: what is known of the same layout is not found anew.
+  // An engine may be waiting, so the arrays are matched again only if the layout changes.
   if (change->layout_after() != *state_.layout) {
     WW_TRY(places_, Match(change->layout_after()));
+  }
+  if (const auto other = FindOtherBits(*change, places_, pool_); other.has_value()) {
+    return Lose(fmt::format("'{}'", change->layout_after().tensors()[*other].name));
   }
   WriteChange(*change, places_, pool_);
   before_ = std::exchange(state_, {after, change->shared_layout_after(), change->digests_after()});
@@ -159,6 +162,9 @@ Status ArrayTarget::Undo() {
       if (tensor.is_new()) {
         return Error(ErrorCode::kInvalidArgument, "the last change cannot be taken back: it brought a new tensor");
       }
+    }
+    if (const auto other = FindOtherBits(*last_change_, places_, pool_, /*taken_back=*/true); other.has_value()) {
+      return Lose(fmt::format("'{}'", last_change_->layout_after().tensors()[*other].name));
     }
     TakeBackChange(*last_change_, places_, pool_);
   } else {
@@ -186,9 +192,13 @@ Status ArrayTarget::Verify() {
   }
   const auto digests = DigestsAs(*state_.layout, places_);
   if (digests.ok() && digests.value() == state_.digests) return Ok();
+  return Lose("them");
+}
+
+Error ArrayTarget::Lose(const std::string& where) {
   Error differs(ErrorCode::kCorrupt, fmt::format("the arrays no longer hold version {}: something else has written to "
-                                                 "them; the next update loads everything",
-                                                 state_.held->version));
+                                                 "{}; the next update loads everything",
+                                                 state_.held->version, where));
   state_ = {};
   before_ = {};
   last_change_ = nullptr;

@@ -90,6 +90,9 @@ class Target {
   // version any longer. kInvalidArgument if it holds none.
   virtual Status Verify() = 0;
 
+  // True if the follower must call Verify before it stages over what the target holds: once for each update.
+  [[nodiscard]] virtual bool verifies_base() const { return false; }
+
   // Files that are not needed may be passed over by the target.
   virtual Result<std::unique_ptr<TargetLoad>> BeginLoad(std::span<const AnchorFile> files) = 0;
 
