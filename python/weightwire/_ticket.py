@@ -142,6 +142,10 @@ class Ticket:
             raise self._late(timeout)
         return None
 
+    async def exception_async(self, timeout: float | None = None) -> BaseException | None:
+        """`exception` for an event loop."""
+        return await wait_in_slices(self.exception, timeout, self._late)
+
     def _wait_for_read(self, timeout: float | None) -> None:
         if not wait_for([self._call.read], timeout).done:
             raise self._late(timeout)

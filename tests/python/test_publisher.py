@@ -116,6 +116,7 @@ def test_a_ticket_tells_what_became_of_it(bucket):
     assert status.delta_bytes > 0 and status.anchor_bytes is None
     assert status.stage_seconds["committed"] >= status.stage_seconds["queued"] == 0
     assert ticket.done() and status.error is None and ticket.exception() is None
+    assert asyncio.run(ticket.exception_async()) is None
     assert "version 1" in repr(ticket)
 
 
@@ -553,6 +554,7 @@ def test_a_ticket_is_like_a_future(bucket):
     assert ticket.done()
     for _ in range(2):
         assert isinstance(ticket.exception(), ww.UnavailableError)
+        assert isinstance(asyncio.run(ticket.exception_async()), ww.UnavailableError)
         with pytest.raises(ww.UnavailableError):
             ticket.result()
 
