@@ -52,7 +52,7 @@ enum class Reaction : std::uint8_t {
 [[nodiscard]] inline bool IsTransient(const Error& error) { return ReactionTo(error) == Reaction::kRetrySoon; }
 
 // True if the same request may succeed later, soon or after a person has acted.
-[[nodiscard]] inline bool IsRetryable(const Error& error) {
+[[nodiscard]] inline bool MaySucceedLater(const Error& error) {
   return ReactionTo(error) == Reaction::kRetrySoon || ReactionTo(error) == Reaction::kRetrySlowly;
 }
 

@@ -216,7 +216,7 @@ Result<FollowerStep> Follower::Plan() {
   auto plan = PlanFetch(run_, goal_->record, held, AvoidNow());
   if (!plan.ok()) {
     const bool is_next = last != nullptr && goal_->record.version == last->record.version + 1;
-    if (options_.every_version && is_next && !IsRetryable(plan.error())) {
+    if (options_.every_version && is_next && !MaySucceedLater(plan.error())) {
       // That version cannot be had any longer, but the newest may be.
       WW_TRY(auto newest, FindNewestAllowed(goal_->record.version));
       if (newest.has_value() && newest->record.version > goal_->record.version) return PlanFor(*std::move(newest));
@@ -383,7 +383,7 @@ Result<FollowerStep> Follower::Stage() {
   if (!change.ok()) {
     const Error& error = change.error();
     // A path around a delta in a newer format would hide from the operator that weightwire must be updated.
-    if (IsRetryable(error) || error.code() == ErrorCode::kUnsupported) return error;
+    if (MaySucceedLater(error) || error.code() == ErrorCode::kUnsupported) return error;
     // The bytes are those that the record names. So either the delta was made wrong, or the target has changed.
     const Status verified = staged_.load() == nullptr ? target_.Verify() : Ok();
     if (verified.ok()) return AvoidDelta(version, error.In(fmt::format("the delta of version {}", version)));

@@ -45,7 +45,7 @@ Status Verifier::Begin() {
   std::optional<Version> newest;
   if (const auto found = run_.FindNewest(std::nullopt); found.ok()) {
     if (found.value().has_value()) newest = found.value()->record.version;
-  } else if (!IsRetryable(found.error())) {
+  } else if (!MaySucceedLater(found.error())) {
     WW_TRY(newest, run_.FindNewestNumber());
   } else {
     return found.error();
@@ -70,7 +70,7 @@ Status Verifier::ReadRecord() {
   parts_complete_ = true;
   parts_gone_ = false;
   const auto record = run_.ReadRecord(version_);
-  if (!record.ok() && IsRetryable(record.error())) return record.error();
+  if (!record.ok() && MaySucceedLater(record.error())) return record.error();
   if (record.ok()) record_ = record.value();
   if (!record_.has_value()) {
     Damaged(record.ok() ? fmt::format("the record of version {} is missing", version_) : record.error().message());
@@ -81,7 +81,7 @@ Status Verifier::ReadRecord() {
     layout_ = layout_before;
   } else {
     auto layout = run_.ReadLayout(record_->record.layout);
-    if (!layout.ok() && IsRetryable(layout.error())) return layout.error();
+    if (!layout.ok() && MaySucceedLater(layout.error())) return layout.error();
     if (layout.ok()) {
       layout_ = std::make_shared<const Layout>(std::move(layout).value());
     } else {
@@ -125,7 +125,7 @@ Status Verifier::ReadDelta() {
     bytes.resize(part.size_bytes);
     read = run_.store().Read(part.key, 0, bytes);
   }
-  if (!read.ok() && IsRetryable(read.error())) return read.error();
+  if (!read.ok() && MaySucceedLater(read.error())) return read.error();
   if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
     parts_complete_ = false;
     parts_gone_ = true;
@@ -165,7 +165,7 @@ Status Verifier::ReadAnchor() {
 
 Status Verifier::BeginAnchor(const AnchorName& name) {
   auto anchor = run_.ReadAnchor(name);
-  if (!anchor.ok() && IsRetryable(anchor.error())) return anchor.error();
+  if (!anchor.ok() && MaySucceedLater(anchor.error())) return anchor.error();
   if (!anchor.ok() || layout_ == nullptr) {
     // kNotFound is not damage: the anchor was listed, so gc has removed it since.
     if (!anchor.ok() && anchor.error().code() != ErrorCode::kNotFound) Damaged(anchor.error().message());

@@ -43,7 +43,7 @@ Result<std::optional<KnownAnchor>> FindNewestAnchor(const Run& run, const Record
   for (int i = 0; i < kMaxAnchorsExamined && !names.empty(); ++i, names.pop_back()) {
     auto anchor = run.ReadAnchor(names.back());
     if (!anchor.ok()) {
-      if (IsRetryable(anchor.error())) return anchor.error();
+      if (MaySucceedLater(anchor.error())) return anchor.error();
       continue;  // gone or damaged
     }
     WW_TRY(const auto record, run.ReadRecord(names.back().version));

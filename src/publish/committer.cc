@@ -153,7 +153,7 @@ void Committer::Execute(DecideJob& job) const {
     return spool_->Write(request.version(), job.made->json, part, new_layout ? request.context.layout.get() : nullptr);
   };
   if (const Status decided = decide(); !decided.ok()) {
-    job.error = in_shards() && IsRetryable(decided.error())
+    job.error = in_shards() && MaySucceedLater(decided.error())
                     ? decided.error().In(fmt::format("cannot publish version {}", request.version()))
                     : decided.error();
   }
@@ -288,7 +288,7 @@ void Committer::FailedAttempt(std::size_t index, const Error& error, MonotonicTi
   Pending& pending = pending_[index];
   last_error_ = error;
   if (options_.deadline.has_value() && !pending.maybe_committed) {
-    if (!IsRetryable(error)) return FailFrom(index, error);
+    if (!MaySucceedLater(error)) return FailFrom(index, error);
     progress_ = true;
   }
   pending.error = error;

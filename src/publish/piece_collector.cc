@@ -99,7 +99,7 @@ void PieceCollector::Finish(AssembleJob job, MonotonicTime now) {
     return;
   }
   if (ended) return;
-  if (!IsRetryable(*job.error)) return Abandon(*job.error);
+  if (!MaySucceedLater(*job.error)) return Abandon(*job.error);
   committer_.SetAnchorError(*job.error);
   anchor_->due = now + anchor_->backoff.Next();
 }

@@ -250,7 +250,7 @@ bool Publisher::IsTooOld(const Sending& sending) const {
 bool Publisher::WillRetry(Sending& sending, const Error& error) const {
   // One of several ranks retries soon after every error, because the others wait and its time is limited.
   const MonotonicTime again = Now() + (board_ != nullptr ? sending.backoff.Next() : sending.backoff.Next(error));
-  const bool retries = board_ != nullptr ? IsRetryable(error) && again - *sending.progress < board_->retry_limit()
+  const bool retries = board_ != nullptr ? MaySucceedLater(error) && again - *sending.progress < board_->retry_limit()
                                          : ReactionTo(error) != Reaction::kGiveUp;
   if (retries) sending.due = again;
   return retries;

@@ -106,7 +106,7 @@ Result<bool> VersionMaker::Rebuild(const KnownRecord& version, const std::shared
   const Status rebuilt = weightwire::Rebuild(run_, version.record.version, target, NewId(*tools_.random), options,
                                              {tools_.clock, tools_.kernels, tools_.pool});
   if (!rebuilt.ok()) {
-    if (IsRetryable(rebuilt.error())) return rebuilt.error();
+    if (MaySucceedLater(rebuilt.error())) return rebuilt.error();
     note_ = fmt::format("version {} could not be rebuilt, so the next one is a rebase: {}", version.record.version,
                         rebuilt.error().message());
     return false;

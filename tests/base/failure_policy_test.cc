@@ -19,7 +19,7 @@ TEST(FailurePolicy, EveryErrorHasTheReactionThatItsCodePromises) {
   for (const ErrorCode code :
        {ErrorCode::kInvalidArgument, ErrorCode::kMismatch, ErrorCode::kUnsupported, ErrorCode::kLimit}) {
     EXPECT_EQ(ReactionTo(Of(code)), Reaction::kGiveUp);
-    EXPECT_FALSE(IsRetryable(Of(code)));
+    EXPECT_FALSE(MaySucceedLater(Of(code)));
   }
 }
 
