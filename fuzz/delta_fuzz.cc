@@ -22,6 +22,7 @@
 #include "codec/decode/dense_tile.h"
 #include "codec/encode/encoder.h"
 #include "codec/format/gap_tile.h"
+#include "support/safetensors_file.h"
 #include "tensor/safetensors.h"
 
 namespace weightwire {
@@ -78,9 +79,9 @@ Bytes Sealed(std::span<const std::uint8_t> index, std::span<const std::uint8_t> 
   const auto view = [](const char* name, std::span<const std::uint8_t> bytes) {
     return TensorView{{name, DType::kU8, {bytes.size()}}, bytes};
   };
-  Bytes file = WriteSafetensors(std::vector<TensorView>{view(kIndexEntry, hashed), view(kTablesEntry, tables),
-                                                        view(kPayloadEntry, payload)},
-                                {{"format", kDeltaFormatName}, {"version", kDeltaFormatVersion}})
+  Bytes file = testing::WriteSafetensors(std::vector<TensorView>{view(kIndexEntry, hashed), view(kTablesEntry, tables),
+                                                                 view(kPayloadEntry, payload)},
+                                         {{"format", kDeltaFormatName}, {"version", kDeltaFormatVersion}})
                    .value();
   const std::size_t at = 8 + LoadU64(file.data());
   Sha256 hash;

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "support/safetensors_file.h"
 #include "tensor/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -20,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   WW_CHECK(data_bytes <= size);
 
-  const auto written = WriteSafetensors(view.value().tensors(), view.value().metadata());
+  const auto written = testing::WriteSafetensors(view.value().tensors(), view.value().metadata());
   WW_CHECK(written.ok());
   const auto again = SafetensorsView::Parse(written.value());
   WW_CHECK(again.ok());

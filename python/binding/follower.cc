@@ -30,7 +30,7 @@
 #include "interruptible.h"
 #include "process_tools.h"
 #include "runner/mirror_follower.h"
-#include "store/transfer.h"
+#include "store/policy.h"
 
 namespace nb = nanobind;
 
@@ -98,7 +98,7 @@ class Session {
   }
 
   void Start(Target& target, FollowerOptions options) {
-    options.fetch_threads = TransferOptions().threads;
+    options.fetch_threads = kTransferThreads;
     follower = std::make_unique<Follower>(*run, target, NewId(store.process->random), std::move(options), Tools());
   }
   [[nodiscard]] FollowerTools Tools() const {

@@ -4,6 +4,7 @@
 
 #include "base/signals_blocked.h"
 #include "errors.h"
+#include "runner/policy.h"
 
 namespace weightwire::python {
 
@@ -12,7 +13,7 @@ void RunInterruptibly(SystemSleeper& sleeper, const std::function<Status()>& wor
     const SignalsBlocked blocked;
     return std::async(std::launch::async, work);
   }();
-  while (ended.wait_for(kPatience) != std::future_status::ready) {
+  while (ended.wait_for(kInterruptCheckInterval) != std::future_status::ready) {
     try {
       CheckSignals();
     } catch (...) {

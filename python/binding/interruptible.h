@@ -13,9 +13,6 @@ namespace weightwire::python {
 
 using std::chrono::nanoseconds;
 
-// Between two looks whether the user wants to interrupt.
-inline constexpr nanoseconds kPatience = std::chrono::milliseconds(50);
-
 // Does the work on a thread of its own and raises its error. On Ctrl-C the sleeper is stopped for good, so that nothing
 // is tried again; the work then ends soon, and what it made must not be used. REQUIRES: the GIL is not held.
 void RunInterruptibly(SystemSleeper& sleeper, const std::function<Status()>& work);

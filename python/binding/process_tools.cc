@@ -21,14 +21,12 @@ Result<OpenedStore> OpenStoreFor(const std::string& url, std::shared_ptr<Process
                                  std::uint64_t bytes_per_second) {
   OpenOptions open;
   open.clock = &process->clock;
-  WrapOptions wrap;
-  wrap.clock = &process->clock;
-  wrap.sleeper = &process->sleeper;
-  wrap.random = &process->store_random;
-  wrap.limits.bytes_per_second = bytes_per_second;
+  open.sleeper = &process->sleeper;
+  open.random = &process->store_random;
+  open.limits.bytes_per_second = bytes_per_second;
   OpenedStore opened;
   opened.process = std::move(process);
-  WW_TRY(opened.store, OpenStore(url, open, wrap, &opened.counts));
+  WW_TRY(opened.store, OpenStore(url, open, &opened.counts));
   return opened;
 }
 

@@ -91,7 +91,7 @@ class CallingReader final : public UnitReader {
     } catch (nb::python_error& error) {
       const bool interrupted = error.matches(PyExc_KeyboardInterrupt);
       Error why(ErrorCode::kIo, std::string("cannot read the weights: ") + error.what());
-      // Ctrl-C while Python ran here: it is raised anew where the work is given up. No Python may run before that.
+      // Ctrl-C while Python ran here: it is raised again where the work is given up. No Python may run before that.
       if (interrupted) PyErr_SetInterrupt();
       return why;
     }

@@ -12,6 +12,7 @@
 #include "errors.h"
 #include "interruptible.h"
 #include "publish/ticket.h"
+#include "runner/policy.h"
 
 namespace weightwire::python {
 
@@ -27,7 +28,7 @@ bool WaitUntil(std::optional<double> timeout, Done&& done) {
   const auto limit = ToDuration(timeout);
   const auto start = std::chrono::steady_clock::now();
   while (true) {
-    nanoseconds slice = kPatience;
+    nanoseconds slice = kInterruptCheckInterval;
     if (limit.has_value()) slice = std::min(slice, *limit - (std::chrono::steady_clock::now() - start));
     if (done(std::max(slice, nanoseconds(0)))) return true;
     if (limit.has_value() && std::chrono::steady_clock::now() - start >= *limit) return false;

@@ -245,15 +245,15 @@ class CodecBench {
 
   // --- the memory's own speed ---
 
-  // function(at, size), which sums up what it reads, for all pieces of a state.
+  // function(at, size), which sums up what it reads, for all portions of a state.
   template <typename Function>
   Status InPieces(Function&& function) {
-    constexpr std::size_t kPieceBytes = std::size_t{1} << 23;
+    constexpr std::size_t kPortionBytes = std::size_t{1} << 23;
     const std::size_t all = old_.bytes().size();
     std::atomic<std::uint64_t> sum{0};
-    pool().ParallelFor((all + kPieceBytes - 1) / kPieceBytes, [&](std::size_t piece, std::size_t) {
-      const std::size_t at = piece * kPieceBytes;
-      sum += function(at, std::min(kPieceBytes, all - at));
+    pool().ParallelFor((all + kPortionBytes - 1) / kPortionBytes, [&](std::size_t portion, std::size_t) {
+      const std::size_t at = portion * kPortionBytes;
+      sum += function(at, std::min(kPortionBytes, all - at));
     });
     return Ok();
   }

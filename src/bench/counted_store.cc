@@ -28,12 +28,10 @@ Result<std::unique_ptr<CountedStore>> CountedStore::Open(const std::string& loca
   std::unique_ptr<CountedStore> counted(new CountedStore());
   OpenOptions open;
   open.clock = &counted->clock_;
-  WrapOptions wrap;
-  wrap.clock = &counted->clock_;
-  wrap.sleeper = &counted->sleeper_;
-  wrap.random = &counted->random_;
-  wrap.trace = [self = counted.get()](const TraceEvent& event) { self->Count(event); };
-  WW_TRY(counted->store_, OpenStore(location, open, wrap));
+  open.sleeper = &counted->sleeper_;
+  open.random = &counted->random_;
+  open.trace = [self = counted.get()](const TraceEvent& event) { self->Count(event); };
+  WW_TRY(counted->store_, OpenStore(location, open));
   return counted;
 }
 

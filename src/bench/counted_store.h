@@ -1,4 +1,4 @@
-// A store whose requests are counted by what they are for, to be held against what the wire promises.
+// A store whose requests are counted by what they are for, to be held against what the protocol promises.
 #pragma once
 
 #include <cstdint>

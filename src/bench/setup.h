@@ -1,4 +1,4 @@
-// What a measurement of the wire runs on.
+// What a measurement of the protocol runs on.
 #pragma once
 
 #include <filesystem>

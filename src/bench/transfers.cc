@@ -84,11 +84,9 @@ class TransferBench {
     auto backend = std::make_unique<S3Store>(std::move(s3), &clock_);
     addresses_ = backend.get();
     WW_RETURN_IF_ERROR(backend->CreateBucket());
-    WrapOptions wrap;
-    wrap.clock = &clock_;
-    wrap.sleeper = &sleeper_;
-    wrap.random = &random_;
-    store_ = WrapStore(std::move(backend), wrap);
+    open.sleeper = &sleeper_;
+    open.random = &random_;
+    store_ = WrapStore(std::move(backend), open);
     SeededRandom content(7);
     for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes_.size(); at += sizeof(std::uint64_t)) {
       const std::uint64_t word = content.Next();

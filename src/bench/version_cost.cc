@@ -132,7 +132,7 @@ class VersionBench {
     if (!ticket.ok()) return ticket.error();
     WW_RETURN_IF_ERROR(WaitFor(ticket.value()));
     ++step_;
-    const TicketStatus status = runner_->Look(ticket.value());
+    const TicketStatus status = runner_->Wait(ticket.value());
     const RequestCounts counts = publisher_store_->Counts() - before;
     figures_.delta_bytes = status.delta_bytes.value_or(0);
     figures_.changed = status.changed;
@@ -160,17 +160,17 @@ class VersionBench {
 
   // All tensors are touched: every one has weights that change.
   Status ReadTouched(const StateView& view) {
-    constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
-    std::vector<std::span<const std::uint8_t>> pieces;
+    constexpr std::size_t kPortionBytes = std::size_t{4} << 20;
+    std::vector<std::span<const std::uint8_t>> portions;
     for (std::size_t i = 0; i < view.layout().size(); ++i) {
       const auto bytes = view.InPlace(i);
-      for (std::size_t at = 0; at < bytes.size(); at += kPieceBytes) {
-        pieces.push_back(bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at)));
+      for (std::size_t at = 0; at < bytes.size(); at += kPortionBytes) {
+        portions.push_back(bytes.subspan(at, std::min(kPortionBytes, bytes.size() - at)));
       }
     }
     std::atomic<std::uint64_t> sum{0};
-    pool().ParallelFor(pieces.size(), [&](std::size_t i, std::size_t) {
-      sum += weightwire::ReadOnce(pieces[i].data(), pieces[i].size());
+    pool().ParallelFor(portions.size(), [&](std::size_t i, std::size_t) {
+      sum += weightwire::ReadOnce(portions[i].data(), portions[i].size());
     });
     return Ok();
   }

@@ -42,7 +42,7 @@ int RunProgram(const Program& program, GlobalOptions& options, int argc, const c
 int RunWeightwire(int argc, const char* const* argv, const CommandTools& tools);
 
 // Makes malloc keep up to 1 GiB of freed memory. Staged changes are large and are allocated again for every version,
-// and the system would map each of them anew, page by page.
+// and the system would map each of them again, page by page.
 void KeepFreedMemory();
 
 }  // namespace weightwire

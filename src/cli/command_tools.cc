@@ -19,6 +19,14 @@ struct StoreTools {
   SystemClock clock;
   InterruptSleeper sleeper;
   SystemRandom random;
+
+  [[nodiscard]] OpenOptions Options() {
+    OpenOptions options;
+    options.clock = &clock;
+    options.sleeper = &sleeper;
+    options.random = &random;
+    return options;
+  }
 };
 
 std::unique_ptr<Store> WithOutageNotice(std::unique_ptr<Store> backend, const GlobalOptions& options,
@@ -29,12 +37,12 @@ std::unique_ptr<Store> WithOutageNotice(std::unique_ptr<Store> backend, const Gl
 
 }  // namespace
 
-void SetStoreOptions(const GlobalOptions& options, StoreRetries retries, WrapOptions& wrap) {
-  wrap.limits.bytes_per_second = options.max_bytes_per_second;
-  wrap.retry.deadline = options.RetryFor();
-  wrap.retry.across_calls = retries == StoreRetries::kStore;
-  if (options.verbose) wrap.trace = [](const TraceEvent& event) { messages::Detail(FormatTraceEvent(event)); };
-  if (retries == StoreRetries::kCaller) wrap.retry.deadline = std::min(wrap.retry.deadline, RetryPolicy().deadline);
+void SetStoreOptions(const GlobalOptions& options, StoreRetries retries, OpenOptions& open) {
+  open.limits.bytes_per_second = options.max_bytes_per_second;
+  open.retry.deadline = options.RetryFor();
+  open.retry.across_calls = retries == StoreRetries::kStore;
+  if (options.verbose) open.trace = [](const TraceEvent& event) { messages::Detail(FormatTraceEvent(event)); };
+  if (retries == StoreRetries::kCaller) open.retry.deadline = std::min(open.retry.deadline, RetryPolicy().deadline);
 }
 
 CommandTools RealTools(FileSystem& files) {
@@ -43,20 +51,13 @@ CommandTools RealTools(FileSystem& files) {
   tools.files = &files;
   tools.open_store = [store_tools, options = tools.options](const std::string& location,
                                                             StoreRetries retries) -> Result<std::unique_ptr<Store>> {
-    OpenOptions open;
-    open.clock = &store_tools->clock;
-    WrapOptions wrap;
-    wrap.clock = &store_tools->clock;
-    wrap.sleeper = &store_tools->sleeper;
-    wrap.random = &store_tools->random;
-    SetStoreOptions(*options, retries, wrap);
+    OpenOptions open = store_tools->Options();
+    SetStoreOptions(*options, retries, open);
     WW_TRY(auto backend, OpenBackend(location, open));
-    return WrapStore(WithOutageNotice(std::move(backend), *options, open.clock), wrap);
+    return WrapStore(WithOutageNotice(std::move(backend), *options, open.clock), open);
   };
   tools.is_public = [store_tools](const std::string& location, std::string_view key) {
-    OpenOptions open;
-    open.clock = &store_tools->clock;
-    return IsPublic(location, open, key);
+    return IsPublic(location, store_tools->Options(), key);
   };
   return tools;
 }

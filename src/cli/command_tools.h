@@ -33,7 +33,7 @@ struct CommandTools {
 };
 
 // How a store is retried and limited.
-void SetStoreOptions(const GlobalOptions& options, StoreRetries retries, WrapOptions& wrap);
+void SetStoreOptions(const GlobalOptions& options, StoreRetries retries, OpenOptions& open);
 
 // `files`, and the stores of store/open.h. `files` must outlive it.
 CommandTools RealTools(FileSystem& files);

@@ -1,4 +1,4 @@
-// Ctrl-C while something half-written lies on the disk: finish the piece at hand, clean up, and only then end.
+// Ctrl-C while something half-written lies on the disk: finish the portion at hand, clean up, and only then end.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace weightwire {
 
-// While it exists, SIGINT and SIGTERM do not end the process but make Check fail; call it between pieces. A second
+// While it exists, SIGINT and SIGTERM do not end the process but make Check fail; call it between portions. A second
 // signal ends the process at once. When all is cleaned up and said, RaiseCaught ends the process by the signal that
 // came, so that a shell sees what happened.
 //

@@ -13,7 +13,7 @@ namespace weightwire {
 namespace {
 
 // Large enough for a store to fetch several ranges of it in parallel.
-constexpr std::uint64_t kPieceBytes = 8 * kHashChunkBytes;
+constexpr std::uint64_t kPortionBytes = 8 * kHashChunkBytes;
 
 }  // namespace
 
@@ -77,18 +77,18 @@ bool AnchorLoad::IsComplete() const { return object_ == anchor_.manifest.files.s
 
 std::string AnchorLoad::ObjectKey() const { return AnchorFolder(name()) + anchor_.manifest.files[object_].name; }
 
-Result<LoadedPiece> AnchorLoad::LoadPiece() {
+Result<LoadedPortion> AnchorLoad::LoadPortion() {
   WW_CHECK(!IsComplete());
   const AnchorFile& file = anchor_.manifest.files[object_];
-  std::vector<std::uint8_t> piece(std::min(kPieceBytes, file.size_bytes - offset_));
-  if (const Status read = run_.store().Read(ObjectKey(), offset_, piece); !read.ok()) {
+  std::vector<std::uint8_t> portion(std::min(kPortionBytes, file.size_bytes - offset_));
+  if (const Status read = run_.store().Read(ObjectKey(), offset_, portion); !read.ok()) {
     if (ReactionTo(read.error()) != Reaction::kFetchAgain) return read.error();
-    return LoadedPiece{.lost = read.error()};
+    return LoadedPortion{.lost = read.error()};
   }
-  WW_RETURN_IF_ERROR(places_.Write(*load_, object_, offset_, piece));
-  AddChunkHashes(piece);
-  offset_ += piece.size();
-  LoadedPiece loaded{.bytes = piece.size()};
+  WW_RETURN_IF_ERROR(places_.Write(*load_, object_, offset_, portion));
+  AddChunkHashes(portion);
+  offset_ += portion.size();
+  LoadedPortion loaded{.bytes = portion.size()};
   if (offset_ < file.size_bytes) return loaded;
   if (ObjectHashOfChunks(chunk_hashes_) == file.hash) {
     SkipObject();
@@ -110,15 +110,15 @@ void AnchorLoad::SkipObject() {
   chunk_hashes_.clear();
 }
 
-// REQUIRES: `piece` consists of whole chunks, except for the object's last one.
-void AnchorLoad::AddChunkHashes(std::span<const std::uint8_t> piece) {
+// REQUIRES: `portion` consists of whole chunks, except for the object's last one.
+void AnchorLoad::AddChunkHashes(std::span<const std::uint8_t> portion) {
   const std::size_t first = chunk_hashes_.size();
-  chunk_hashes_.resize(first + HashChunkCount(piece.size()));
+  chunk_hashes_.resize(first + HashChunkCount(portion.size()));
   const std::span<Sha256Digest> added = std::span(chunk_hashes_).subspan(first);
   // Two chunks to a task, because a pair is hashed in little more than the time of one.
   pool_.ParallelFor((added.size() + 1) / 2, [&](std::size_t pair, std::size_t) {
     const std::uint64_t at = 2 * pair * kHashChunkBytes;
-    HashChunks(piece.subspan(at, std::min(2 * kHashChunkBytes, piece.size() - at)),
+    HashChunks(portion.subspan(at, std::min(2 * kHashChunkBytes, portion.size() - at)),
                added.subspan(2 * pair, std::min<std::size_t>(2, added.size() - 2 * pair)));
   });
 }

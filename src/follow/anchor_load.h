@@ -1,9 +1,9 @@
-// Loads one anchor into a target, one piece per step, and checks every object's hash (spec/PROTOCOL.md, "Anchors").
+// Loads one anchor into a target, one portion per step, and checks every object's hash (spec/PROTOCOL.md, "Anchors").
 //
 // The target shows nothing of the load before Commit. The caller decides what happens when an object is missing or
-// damaged: load the piece again, skip the object, or drop the whole load.
+// damaged: load the portion again, skip the object, or drop the whole load.
 //
-// Thread safety: one thread at a time. Uses `pool` for hashing only, within LoadPiece.
+// Thread safety: one thread at a time. Uses `pool` for hashing only, within LoadPortion.
 #pragma once
 
 #include <cstdint>
@@ -49,10 +49,10 @@ class AnchorPlaces {
   std::vector<Object> objects_;
 };
 
-// The result of one piece.
-struct LoadedPiece {
+// The result of one portion.
+struct LoadedPortion {
   std::uint64_t bytes = 0;         // fetched and written to the target
-  bool completes_object = false;   // it was the last piece of an object, and the object's hash is correct
+  bool completes_object = false;   // it was the last portion of an object, and the object's hash is correct
   std::optional<Error> lost = {};  // kNotFound or kCorrupt: the object is missing, or its bytes are damaged
 };
 
@@ -64,10 +64,10 @@ class AnchorLoad {
                                                    std::shared_ptr<const Layout> layout, Target& target,
                                                    ThreadPool& pool);
 
-  // Fetches the next piece, at most 32 MiB, and writes it to the target. After an error nothing has changed. A piece
-  // that cannot be read will be fetched again by the next call; an object with a wrong hash, from its first piece.
-  // REQUIRES: !IsComplete().
-  Result<LoadedPiece> LoadPiece();
+  // Fetches the next portion, at most 32 MiB, and writes it to the target. After an error nothing has changed. A
+  // portion that cannot be read will be fetched again by the next call; an object with a wrong hash, from its first
+  // portion. REQUIRES: !IsComplete().
+  Result<LoadedPortion> LoadPortion();
   // Continues with the next object. REQUIRES: !IsComplete().
   void SkipObject();
   // Returns true once all objects were loaded or skipped.
@@ -95,7 +95,7 @@ class AnchorLoad {
 
  private:
   AnchorLoad(Run run, KnownAnchor anchor, KnownRecord record, std::shared_ptr<const Layout> layout, ThreadPool& pool);
-  void AddChunkHashes(std::span<const std::uint8_t> piece);
+  void AddChunkHashes(std::span<const std::uint8_t> portion);
 
   const Run run_;
   const KnownAnchor anchor_;

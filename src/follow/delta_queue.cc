@@ -6,7 +6,6 @@
 
 #include "base/threads.h"
 #include "follow/policy.h"
-#include "store/transfer.h"
 
 namespace weightwire {
 
@@ -47,7 +46,7 @@ std::vector<DeltaQueue::Request> DeltaQueue::NextRequests(const LeaseKeeper& lea
       bytes += parts[i].size_bytes;
       const bool fits = requests.size() < MaxRequests() && bytes <= kMaxSmallPartBytes && !lease.IsMarked(parts[i].key);
       if (!requests.empty() && !fits) return requests;
-      requests.push_back({&version, &parts[i], {}, Ok()});
+      requests.push_back({&version, &parts[i], std::vector<std::uint8_t>()});
     }
   }
   return requests;
@@ -55,23 +54,17 @@ std::vector<DeltaQueue::Request> DeltaQueue::NextRequests(const LeaseKeeper& lea
 
 Result<std::uint64_t> DeltaQueue::FetchParts(const LeaseKeeper& lease) {
   std::vector<Request> requests = NextRequests(lease);
-  TransferOptions transfer;
-  transfer.threads = requests.size() == 1 ? threads_ : 1;
+  const std::size_t threads = requests.size() == 1 ? threads_ : 1;
   ThreadPool pool(requests.size());
-  pool.ParallelFor(requests.size(), [&](std::size_t i, std::size_t) {
-    Request& request = requests[i];
-    request.read = run_.CheckPartSize(*request.part);
-    if (!request.read.ok()) return;
-    request.bytes.resize(request.part->size_bytes);
-    request.read = DownloadObject(run_.store(), request.part->key, request.part->hash, request.bytes, transfer);
-  });
-  if (!requests.front().read.ok()) return requests.front().read.error();
+  pool.ParallelFor(requests.size(),
+                   [&](std::size_t i, std::size_t) { requests[i].bytes = run_.ReadPart(*requests[i].part, threads); });
+  if (!requests.front().bytes.ok()) return requests.front().bytes.error();
   std::uint64_t bytes = 0;
   for (Request& request : requests) {
     // The error of a later part is reported when that part is the next one, and fails again.
-    if (!request.read.ok()) break;
-    bytes += request.bytes.size();
-    request.version->parts.push_back(std::move(request.bytes));
+    if (!request.bytes.ok()) break;
+    bytes += request.bytes.value().size();
+    request.version->parts.push_back(std::move(request.bytes).value());
   }
   return bytes;
 }

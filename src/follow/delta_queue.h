@@ -53,8 +53,7 @@ class DeltaQueue {
   struct Request {
     Queued* version;
     const PartRef* part;
-    std::vector<std::uint8_t> bytes;
-    Status read;
+    Result<std::vector<std::uint8_t>> bytes;
   };
 
   [[nodiscard]] std::vector<Request> NextRequests(const LeaseKeeper& lease);

@@ -278,8 +278,7 @@ Status Follower::KeepLease() {
 Result<FollowerStep> Follower::BeginLoad() {
   const AnchorManifest& manifest = anchor_->manifest;
   WW_TRY(auto record, run_.ReadRecord(manifest.name.version));
-  if (!record.has_value() || record->record.state != manifest.state || record->record.layout != manifest.layout ||
-      Contradicts(record->record, *anchor_)) {
+  if (!record.has_value() || !HasStateOf(record->record, *anchor_) || Contradicts(record->record, *anchor_)) {
     return AvoidAnchor(
         Corrupt(fmt::format("the anchor of version {} is not what its record says", manifest.name.version)));
   }
@@ -294,10 +293,10 @@ Result<FollowerStep> Follower::BeginLoad() {
 
 Result<FollowerStep> Follower::Load() {
   if (load_->IsComplete()) return FinishLoad();
-  WW_TRY(const LoadedPiece piece, load_->LoadPiece());
-  counters_.bytes_fetched += piece.bytes;
-  if (piece.completes_object) failed_attempts_ = 0;
-  if (piece.lost.has_value() && !MayFetchAgain(*piece.lost)) return AvoidAnchor(*piece.lost);
+  WW_TRY(const LoadedPortion portion, load_->LoadPortion());
+  counters_.bytes_fetched += portion.bytes;
+  if (portion.completes_object) failed_attempts_ = 0;
+  if (portion.lost.has_value() && !MayFetchAgain(*portion.lost)) return AvoidAnchor(*portion.lost);
   return FollowerStep::kLoad;
 }
 

@@ -78,7 +78,7 @@ enum class FollowerStep : std::uint8_t {
   kNothingNewer,  // looked for a newer version: there is none, or the pin or the limit excludes it
   kPlan,          // planned the path to the goal, or began to load the anchor that it starts with
   kFetch,         // fetched parts of deltas, or one that was damaged and will be fetched again
-  kLoad,          // the same for a piece of an anchor
+  kLoad,          // the same for a portion of an anchor
   kDetour,        // found a delta or an anchor unusable; another path will be planned
   kStage,         // decoded and verified a version
   kApply,         // the target holds another version
@@ -160,7 +160,7 @@ class Follower {
     kPlan,        // choose the cheapest path to goal_
     kLeaseFirst,  // write a lease that names anchor_, then plan again, because gc may have marked it
     kBeginLoad,   // check anchor_ against its record and begin to load it
-    kLoad,        // load anchor_ piece by piece, then commit it
+    kLoad,        // load anchor_ portion by portion, then commit it
     kFetch,       // fetch parts of the first version in deltas_
     kStage,       // decode the first version in deltas_
     kApply,       // apply what is staged

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/failure_policy.h"
-#include "base/object_hash.h"
 #include "follow/staged_versions.h"
 #include "log/limits.h"
+#include "store/policy.h"
 
 namespace weightwire {
 
@@ -119,26 +119,21 @@ Status Verifier::ReadDelta() {
     return Ok();
   }
   const PartRef& part = (*delta)[parts_.size()];
-  std::vector<std::uint8_t> bytes;
-  Status read = run_.CheckPartSize(part);
-  if (read.ok()) {
-    bytes.resize(part.size_bytes);
-    read = run_.store().Read(part.key, 0, bytes);
-  }
-  if (!read.ok() && MaySucceedLater(read.error())) return read.error();
-  if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
-    parts_complete_ = false;
-    parts_gone_ = true;
-    bytes.clear();
-  } else if (!read.ok() || ObjectHash(bytes) != part.hash) {
-    Damaged(read.ok() ? fmt::format("{}: its bytes are not what its name says", part.key) : read.error().message());
-    parts_complete_ = false;
-    bytes.clear();
-  } else {
+  auto bytes = run_.ReadPart(part, kTransferThreads);
+  if (!bytes.ok() && MaySucceedLater(bytes.error())) return bytes.error();
+  if (bytes.ok()) {
     ++report_.parts;
-    report_.bytes += bytes.size();
+    report_.bytes += bytes.value().size();
+    parts_.push_back(std::move(bytes).value());
+    return Ok();
   }
-  parts_.push_back(std::move(bytes));
+  parts_complete_ = false;
+  if (bytes.error().code() == ErrorCode::kNotFound) {
+    parts_gone_ = true;
+  } else {
+    Damaged(bytes.error().message());
+  }
+  parts_.emplace_back();
   return Ok();
 }
 
@@ -157,7 +152,7 @@ void Verifier::Replay() {
 }
 
 Status Verifier::ReadAnchor() {
-  if (load_ != nullptr) return LoadPiece();
+  if (load_ != nullptr) return LoadPortion();
   if (!anchors_.empty() && anchors_.front().version == version_) return BeginAnchor(anchors_.front());
   EndVersion();
   return Ok();
@@ -172,8 +167,7 @@ Status Verifier::BeginAnchor(const AnchorName& name) {
     DropAnchor();
     return Ok();
   }
-  const AnchorManifest& manifest = anchor.value().manifest;
-  if (manifest.state != record_->record.state || manifest.layout != record_->record.layout) {
+  if (!HasStateOf(record_->record, anchor.value())) {
     // A writer died between its anchor and its record, or another one committed first. No reader takes such an anchor,
     // and gc removes it.
     DropAnchor();
@@ -186,14 +180,14 @@ Status Verifier::BeginAnchor(const AnchorName& name) {
   return Ok();
 }
 
-Status Verifier::LoadPiece() {
+Status Verifier::LoadPortion() {
   if (load_->IsComplete()) {
     FinishAnchor();
     return Ok();
   }
-  WW_TRY(const LoadedPiece piece, load_->LoadPiece());
-  report_.bytes += piece.bytes;
-  return piece.lost.has_value() ? SkipLostObject(*piece.lost) : Ok();
+  WW_TRY(const LoadedPortion portion, load_->LoadPortion());
+  report_.bytes += portion.bytes;
+  return portion.lost.has_value() ? SkipLostObject(*portion.lost) : Ok();
 }
 
 Status Verifier::SkipLostObject(const Error& lost) {

@@ -44,7 +44,7 @@ class Verifier {
   // From version `from` on. `kernels` and `pool` must outlive it.
   Verifier(Run run, Version from, const Kernels& kernels, ThreadPool& pool);
 
-  // One thing: a record, a part, a piece of an anchor. True once everything is done. An error is not damage but
+  // One thing: a record, a part, a portion of an anchor. True once everything is done. An error is not damage but
   // something that kept it from looking; stepping again tries that thing again.
   Result<bool> Step();
 
@@ -61,7 +61,7 @@ class Verifier {
   void Replay();
   Status ReadAnchor();
   Status BeginAnchor(const AnchorName& name);
-  Status LoadPiece();
+  Status LoadPortion();
   // The object that is being loaded is missing or damaged.
   Status SkipLostObject(const Error& lost);
   void FinishAnchor();

@@ -174,9 +174,7 @@ Result<AnchorCondition> Collector::ConditionOf(const AnchorName& name) const {
   if (Contradicts(record->record, anchor.value()) || Contradicts(newest_, anchor.value())) {
     return AnchorCondition::kBroken;  // no reader takes it
   }
-  if (manifest.state != record->record.state || manifest.layout != record->record.layout) {
-    return AnchorCondition::kConflict;
-  }
+  if (!HasStateOf(record->record, anchor.value())) return AnchorCondition::kConflict;
   // Names and sizes; bytes are for `verify`.
   std::map<std::string, std::uint64_t, std::less<>> sizes;
   const std::string folder = AnchorFolder(name);

@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "log/limits.h"
 #include "store/read_back.h"
+#include "store/transfer.h"
 
 namespace weightwire {
 namespace {
@@ -140,12 +141,17 @@ Result<Version> Run::FindLast(Version first, const std::function<Result<bool>(Ve
   return last;
 }
 
-Status Run::CheckPartSize(const PartRef& part) const {
-  if (part.size_bytes <= kMaxTrustedPartBytes) return Ok();
-  WW_TRY(const ObjectInfo there, store_->Stat(part.key));
-  if (there.size_bytes == part.size_bytes) return Ok();
-  return Corrupt(fmt::format("it has {} bytes, and its record says {}", there.size_bytes, part.size_bytes))
-      .In(In(part.key, *store_));
+Result<std::vector<std::uint8_t>> Run::ReadPart(const PartRef& part, std::size_t threads) const {
+  if (part.size_bytes > kMaxTrustedPartBytes) {
+    WW_TRY(const ObjectInfo there, store_->Stat(part.key));
+    if (there.size_bytes != part.size_bytes) {
+      return Corrupt(fmt::format("it has {} bytes, and its record says {}", there.size_bytes, part.size_bytes))
+          .In(In(part.key, *store_));
+    }
+  }
+  std::vector<std::uint8_t> bytes(part.size_bytes);
+  WW_RETURN_IF_ERROR(DownloadObject(*store_, part.key, part.hash, bytes, {.threads = threads}));
+  return bytes;
 }
 
 Result<Layout> Run::ReadLayout(const Sha256Digest& hash) const {
@@ -281,6 +287,10 @@ Result<std::optional<Mark>> Run::ReadMark(const std::string& key) const {
   if (const Status ours = CheckRun(mark.value().run, manifest_); !ours.ok()) return damaged(ours.error());
   if (key != MarkKey(mark.value().id)) return damaged(Corrupt("it is another mark"));
   return std::optional(std::move(mark).value());
+}
+
+bool HasStateOf(const Record& record, const KnownAnchor& anchor) {
+  return record.state == anchor.manifest.state && record.layout == anchor.manifest.layout;
 }
 
 bool Contradicts(const Record& record, const KnownAnchor& anchor) {

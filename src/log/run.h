@@ -78,9 +78,9 @@ class Run {
   // The same, only by whether records exist: for runs with damaged records.
   [[nodiscard]] Result<std::optional<Version>> FindNewestNumber() const;
 
-  // That a part has the size its record says, before memory of that size is taken: kCorrupt otherwise. Asked of large
-  // ones only, which a request more costs little.
-  [[nodiscard]] Status CheckPartSize(const PartRef& part) const;
+  // The bytes of a part, `threads` requests at a time. kCorrupt if they are not those that the record names. A large
+  // part is asked for its size before memory is taken, which a request more costs little.
+  [[nodiscard]] Result<std::vector<std::uint8_t>> ReadPart(const PartRef& part, std::size_t threads) const;
 
   [[nodiscard]] Result<Layout> ReadLayout(const Sha256Digest& hash) const;
   // Stores it unless it is there.
@@ -119,6 +119,9 @@ class Run {
 
 // Whether a record names that anchor with another hash: its anchor.json is not the one that the record's writer saw.
 [[nodiscard]] bool Contradicts(const Record& record, const KnownAnchor& anchor);
+
+// Whether the anchor is of the version's state, by its record. Readers take no other.
+[[nodiscard]] bool HasStateOf(const Record& record, const KnownAnchor& anchor);
 
 // Checks that `next` is the version after `before` and was made from it; kCorrupt otherwise. Compares the parent's hash
 // and the sum of `delta_bytes`. A version with a delta must have the chain of `before`, one with an empty delta also

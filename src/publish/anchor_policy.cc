@@ -47,10 +47,8 @@ Result<std::optional<KnownAnchor>> FindNewestAnchor(const Run& run, const Record
       continue;  // gone or damaged
     }
     WW_TRY(const auto record, run.ReadRecord(names.back().version));
-    const AnchorManifest& manifest = anchor.value().manifest;
-    const bool fits = record.has_value() && record->record.state == manifest.state &&
-                      record->record.layout == manifest.layout && !Contradicts(record->record, anchor.value()) &&
-                      !Contradicts(newest, anchor.value());
+    const bool fits = record.has_value() && HasStateOf(record->record, anchor.value()) &&
+                      !Contradicts(record->record, anchor.value()) && !Contradicts(newest, anchor.value());
     if (fits) return std::optional(std::move(anchor).value());
   }
   return std::optional<KnownAnchor>();

@@ -83,12 +83,12 @@ class FileBytes {
         tensor_done_ = 0;
         continue;
       }
-      // In pieces: a publisher that wants to encode waits for one of them at most.
-      const std::span<std::uint8_t> piece = out.first(std::min({std::uint64_t{out.size()}, left, kReadBytes}));
-      WW_RETURN_IF_ERROR(source.ReadAt(tensor, tensor_done_, piece));
-      read(tensor, tensor_done_, std::span<const std::uint8_t>(piece));
-      tensor_done_ += piece.size();
-      out = out.subspan(piece.size());
+      // In portions: a publisher that wants to encode waits for one of them at most.
+      const std::span<std::uint8_t> portion = out.first(std::min({std::uint64_t{out.size()}, left, kReadBytes}));
+      WW_RETURN_IF_ERROR(source.ReadAt(tensor, tensor_done_, portion));
+      read(tensor, tensor_done_, std::span<const std::uint8_t>(portion));
+      tensor_done_ += portion.size();
+      out = out.subspan(portion.size());
     }
     return Ok();
   }

@@ -173,12 +173,8 @@ Status AnchorWriter::SendWhole(const std::string& name, std::span<const std::uin
 }
 
 Status AnchorWriter::SendExtra(const ExtraFile& file) {
-  WW_TRY(const std::unique_ptr<FileMap> map, options_.file_system->Map(file.path));
-  if (map->bytes().size() > kMaxPutBytes) {
-    return Error(ErrorCode::kLimit, fmt::format("{} has more than {} bytes", file.path.string(), kMaxPutBytes));
-  }
   // A copy: a file that changes while it is sent must not make its hash wrong.
-  const std::vector<std::uint8_t> bytes(map->bytes().begin(), map->bytes().end());
+  WW_TRY(const std::vector<std::uint8_t> bytes, options_.file_system->Read(file.path, kMaxPutBytes));
   return SendWhole(file.name, bytes);
 }
 

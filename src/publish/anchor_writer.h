@@ -1,7 +1,7 @@
-// Writing an anchor: the files of a Hugging Face directory, streamed to the store piece by piece, then anchor.json.
+// Writing an anchor: the files of a Hugging Face directory, streamed to the store portion by portion, then anchor.json.
 //
 // Everything that is sent is digested on the way. Only if that gives the state of the version is anchor.json put, so an
-// anchor that exists is a correct one, whoever wrote it from whatever source. Memory: one piece.
+// anchor that exists is a correct one, whoever wrote it from whatever source. Memory: one portion.
 //
 // A step function: Step does one bounded thing, so that whoever runs it can do others in between.
 //

@@ -65,7 +65,7 @@ void BaseCopy::Invalidate() {
 Status BaseCopy::Replace(const StateBits& bits, Version version) {
   WW_CHECK(bits.tensors.size() == bits.layout->size());
   Invalidate();
-  WW_TRY(std::unique_ptr<BaseStorage> storage, maker_.Make(bits.layout));
+  WW_TRY(std::unique_ptr<BaseStorage> storage, MakeStorage(location_, bits.layout));
   WW_TRY(const std::vector<std::uint8_t*> to, storage->ForWriting());
   for (std::size_t i = 0; i < to.size(); ++i) WW_RETURN_IF_ERROR(CopyBits(bits, i, to[i]));
   if (bits.unchanged != nullptr) WW_RETURN_IF_ERROR(bits.unchanged());
@@ -82,7 +82,7 @@ Status BaseCopy::Replace(const StateBits& bits, Version version) {
 
 std::optional<std::size_t> BaseCopy::Adopt(std::span<const Candidate> candidates) {
   Invalidate();
-  auto opened = maker_.Open();
+  auto opened = OpenStorage(location_);
   if (!opened.ok()) return std::nullopt;
   std::unique_ptr<BaseStorage> storage = std::move(opened).value();
   std::vector<std::span<const std::uint8_t>> tensors;

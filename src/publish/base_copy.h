@@ -30,7 +30,7 @@
 #include "codec/kernels/kernels.h"
 #include "log/keys.h"
 #include "publish/base_storage.h"
-#include "publish/publisher_tools.h"
+#include "publish/publisher_options.h"
 #include "publish/state_bits.h"
 
 namespace weightwire {
@@ -57,9 +57,9 @@ Status CheckBits(const StateBits& bits);
 
 class BaseCopy {
  public:
-  // All must outlive it.
-  BaseCopy(BaseMaker& maker, const Kernels& kernels, ThreadPool& pool, RunLocked run_locked)
-      : maker_(maker), kernels_(kernels), pool_(pool), run_locked_(std::move(run_locked)) {}
+  // All that is pointed to must outlive it.
+  BaseCopy(BaseLocation location, const Kernels& kernels, ThreadPool& pool, RunLocked run_locked)
+      : location_(std::move(location)), kernels_(kernels), pool_(pool), run_locked_(std::move(run_locked)) {}
 
   // Whether it holds a version. The rest REQUIRES it, except for what makes it so: Replace and Adopt.
   [[nodiscard]] bool holds() const { return storage_ != nullptr; }
@@ -136,7 +136,7 @@ class BaseCopy {
   Status ApplyUndoStep();
   void DropUndo(Version safe);
 
-  BaseMaker& maker_;
+  const BaseLocation location_;
   const Kernels& kernels_;
   ThreadPool& pool_;
   const RunLocked run_locked_;

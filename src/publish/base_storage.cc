@@ -99,11 +99,11 @@ class FileStorage final : public BaseStorage {
       WW_TRY(const std::unique_ptr<NewFile> file, files.Create(path));
       WW_RETURN_IF_ERROR(file->Append(header));
       // Every byte is written: a page without a place on the disk would end the process when the disk is full.
-      const std::vector<std::uint8_t> zeros(kPieceBytes);
+      const std::vector<std::uint8_t> zeros(kCopyBytes);
       for (const std::size_t tensor : plan.front().sources) {
         const auto origin = from != nullptr ? from->layout_->FindSame(layout->tensors()[tensor]) : std::nullopt;
-        for (std::uint64_t at = 0; at < layout->byte_size(tensor); at += kPieceBytes) {
-          const std::uint64_t size = std::min<std::uint64_t>(kPieceBytes, layout->byte_size(tensor) - at);
+        for (std::uint64_t at = 0; at < layout->byte_size(tensor); at += kCopyBytes) {
+          const std::uint64_t size = std::min<std::uint64_t>(kCopyBytes, layout->byte_size(tensor) - at);
           WW_RETURN_IF_ERROR(file->Append(origin.has_value() ? from->bytes_[*origin].subspan(at, size)
                                                              : std::span(zeros).first(size)));
         }
@@ -147,7 +147,7 @@ class FileStorage final : public BaseStorage {
   }
 
  private:
-  static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
 
   FileSystem& files_;
   const Path directory_;
@@ -159,22 +159,17 @@ class FileStorage final : public BaseStorage {
 
 }  // namespace
 
-Result<std::unique_ptr<BaseStorage>> MemoryBaseMaker::Make(std::shared_ptr<const Layout> layout) {
-  return MemoryStorage::Make(std::move(layout), nullptr);
-}
-
-Result<std::unique_ptr<BaseStorage>> MemoryBaseMaker::Open() {
-  return Error(ErrorCode::kNotFound, "a base copy in memory ends with its process");
-}
-
-Result<std::unique_ptr<BaseStorage>> FileBaseMaker::Make(std::shared_ptr<const Layout> layout) {
-  auto made = FileStorage::Make(files_, directory_, std::move(layout), nullptr);
-  if (!made.ok()) return made.error().In("cannot write the base copy below " + directory_.string());
+Result<std::unique_ptr<BaseStorage>> MakeStorage(const BaseLocation& location, std::shared_ptr<const Layout> layout) {
+  if (!location.directory.has_value()) return MemoryStorage::Make(std::move(layout), nullptr);
+  auto made = FileStorage::Make(*location.files, *location.directory, std::move(layout), nullptr);
+  if (!made.ok()) return made.error().In("cannot write the base copy below " + location.directory->string());
   return made;
 }
 
-Result<std::unique_ptr<BaseStorage>> FileBaseMaker::Open() {
-  auto storage = std::make_unique<FileStorage>(files_, directory_);
+Result<std::unique_ptr<BaseStorage>> OpenStorage(const BaseLocation& location) {
+  if (!location.directory.has_value())
+    return Error(ErrorCode::kNotFound, "a base copy in memory ends with its process");
+  auto storage = std::make_unique<FileStorage>(*location.files, *location.directory);
   WW_RETURN_IF_ERROR(storage->Open());
   return std::unique_ptr<BaseStorage>(std::move(storage));
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,37 +36,16 @@ class BaseStorage {
   virtual Result<std::unique_ptr<BaseStorage>> Reshaped(std::shared_ptr<const Layout> after) = 0;
 };
 
-// Makes storage. Bits of a new one are unspecified.
-class BaseMaker {
- public:
-  BaseMaker() = default;
-  BaseMaker(const BaseMaker&) = delete;
-  BaseMaker& operator=(const BaseMaker&) = delete;
-  virtual ~BaseMaker() = default;
-
-  virtual Result<std::unique_ptr<BaseStorage>> Make(std::shared_ptr<const Layout> layout) = 0;
-  // What an earlier process has left, if it can be read at all; its layout knows no aliases.
-  virtual Result<std::unique_ptr<BaseStorage>> Open() = 0;
+// Where storage is made: in a directory, which must exist, as base.safetensors; without one, in memory. `files` must
+// outlive what is made there.
+struct BaseLocation {
+  FileSystem* files = nullptr;
+  std::optional<FileSystem::Path> directory;
 };
 
-class MemoryBaseMaker final : public BaseMaker {
- public:
-  Result<std::unique_ptr<BaseStorage>> Make(std::shared_ptr<const Layout> layout) override;
-  Result<std::unique_ptr<BaseStorage>> Open() override;
-};
-
-// base.safetensors in a directory, which must exist. A new one replaces it once it is complete.
-class FileBaseMaker final : public BaseMaker {
- public:
-  // `files` must outlive everything it makes.
-  FileBaseMaker(FileSystem& files, FileSystem::Path directory) : files_(files), directory_(std::move(directory)) {}
-
-  Result<std::unique_ptr<BaseStorage>> Make(std::shared_ptr<const Layout> layout) override;
-  Result<std::unique_ptr<BaseStorage>> Open() override;
-
- private:
-  FileSystem& files_;
-  const FileSystem::Path directory_;
-};
+// Bits of a new one are unspecified. In a directory it replaces the one before once it is complete.
+Result<std::unique_ptr<BaseStorage>> MakeStorage(const BaseLocation& location, std::shared_ptr<const Layout> layout);
+// What an earlier process has left, if it can be read at all; its layout knows no aliases.
+Result<std::unique_ptr<BaseStorage>> OpenStorage(const BaseLocation& location);
 
 }  // namespace weightwire

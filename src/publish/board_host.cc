@@ -9,11 +9,13 @@
 
 namespace weightwire {
 
-BoardHost::BoardHost(Run run, PieceCollectorOptions options, Committer& committer)
+BoardHost::BoardHost(Run run, const PublisherOptions& options, AnchorOptions anchors, Committer& committer,
+                     BoardOutbox& outbox)
     : run_(run.id()),
-      options_(options),
+      options_(*options.group),
       committer_(committer),
-      pieces_(std::move(run), std::move(options), committer),
+      outbox_(outbox),
+      pieces_(std::move(run), options, std::move(anchors), committer, outbox),
       reports_(options_.ranks),
       watch_(fmt::to_string(call_), options_.ranks) {}
 
@@ -80,29 +82,17 @@ void BoardHost::DeliverSeen(const std::string& key) {
       if (key != SeenKey(call, rank)) continue;
       unacked.seen[rank] = true;
       if (!std::ranges::all_of(unacked.seen, [](bool seen) { return seen; })) return;
-      unneeded_.insert(unneeded_.end(), unacked.keys.begin(), unacked.keys.end());
+      outbox_.unneeded.insert(outbox_.unneeded.end(), unacked.keys.begin(), unacked.keys.end());
       unacked_.erase(call);
       return;
     }
   }
 }
 
-std::vector<BoardMessage> BoardHost::TakeOutgoing() {
-  std::vector<BoardMessage> messages = std::exchange(outgoing_, {});
-  for (BoardMessage& message : pieces_.TakeOutgoing()) messages.push_back(std::move(message));
-  return messages;
-}
-
-std::vector<std::string> BoardHost::TakeUnneeded() {
-  std::vector<std::string> keys = std::exchange(unneeded_, {});
-  for (std::string& key : pieces_.TakeUnneeded()) keys.push_back(std::move(key));
-  return keys;
-}
-
 // --- verdicts ---
 
 void BoardHost::SendHeartbeat() {
-  outgoing_.push_back({AliveKey(fmt::to_string(call_), std::nullopt, heartbeats_++), "1"});
+  outbox_.outgoing.push_back({AliveKey(fmt::to_string(call_), std::nullopt, heartbeats_++), "1"});
 }
 
 void BoardHost::PublishVerdicts(MonotonicTime now) {
@@ -112,7 +102,7 @@ void BoardHost::PublishVerdicts(MonotonicTime now) {
 }
 
 void BoardHost::Publish(const Verdict& verdict, MonotonicTime now) {
-  outgoing_.push_back({VerdictKey(call_), ToJson(verdict)});
+  outbox_.outgoing.push_back({VerdictKey(call_), ToJson(verdict)});
   Unacked unacked;
   unacked.seen.resize(options_.ranks);
   unacked.at = now;
@@ -146,7 +136,7 @@ bool BoardHost::Tick(MonotonicTime now) {
   }
   while (unacked_.size() > kMaxUnackedVerdicts) {
     const std::vector<std::string>& keys = unacked_.begin()->second.keys;
-    unneeded_.insert(unneeded_.end(), keys.begin(), keys.end());
+    outbox_.unneeded.insert(outbox_.unneeded.end(), keys.begin(), keys.end());
     unacked_.erase(unacked_.begin());
   }
   return changed;

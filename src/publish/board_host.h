@@ -24,16 +24,14 @@ namespace weightwire {
 
 class BoardHost {
  public:
-  // The committer must outlive it.
-  BoardHost(Run run, PieceCollectorOptions options, Committer& committer);
+  // `options` have a group. All that is given by reference must outlive it.
+  BoardHost(Run run, const PublisherOptions& options, AnchorOptions anchors, Committer& committer, BoardOutbox& outbox);
 
   // What the other ranks need to start.
   [[nodiscard]] GroupStart Start() const;
 
   [[nodiscard]] std::vector<std::string> Wanted() const;
   void Deliver(const std::string& key, const std::string& text, MonotonicTime now);
-  [[nodiscard]] std::vector<BoardMessage> TakeOutgoing();
-  [[nodiscard]] std::vector<std::string> TakeUnneeded();
 
   // Publishes the verdicts that the committer has given, and tells ranks that wait that it still tries.
   void PublishVerdicts(MonotonicTime now);
@@ -63,8 +61,9 @@ class BoardHost {
   [[nodiscard]] MonotonicTime patience() const { return options_.deadline / 100 * kVerdictPercent; }
 
   const Id run_;
-  const PieceCollectorOptions options_;
+  const GroupOptions& options_;
   Committer& committer_;
+  BoardOutbox& outbox_;
   PieceCollector pieces_;
 
   std::uint64_t call_ = 0;  // that is being collected, or in work
@@ -73,8 +72,6 @@ class BoardHost {
   RankWatch watch_;
   std::uint64_t heartbeats_ = 0;  // that were sent for the call
   std::map<std::uint64_t, Unacked> unacked_;
-  std::vector<BoardMessage> outgoing_;
-  std::vector<std::string> unneeded_;
 };
 
 }  // namespace weightwire

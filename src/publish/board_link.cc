@@ -23,7 +23,7 @@ void BoardLink::Await(std::uint64_t call) {
 
 void BoardLink::Send(std::uint64_t call, const Contribution& contribution, MonotonicTime now) {
   Await(call);
-  outgoing_.push_back({ReportKey(call, rank_), ToJson(contribution)});
+  outbox_.outgoing.push_back({ReportKey(call, rank_), ToJson(contribution)});
   heard_ = now;
 }
 
@@ -67,27 +67,13 @@ void BoardLink::Deliver(const std::string& key, const std::string& text, Monoton
   }
   verdict.call = *awaited_;
   verdicts_.push_back(std::move(verdict));
-  outgoing_.push_back({SeenKey(*awaited_, rank_), "1"});
+  outbox_.outgoing.push_back({SeenKey(*awaited_, rank_), "1"});
   for (std::uint64_t i = 0; i < heartbeats_; ++i) {
-    unneeded_.push_back(AliveKey(fmt::to_string(*awaited_), rank_, i));
+    outbox_.unneeded.push_back(AliveKey(fmt::to_string(*awaited_), rank_, i));
   }
   disconnected_.reset();
   awaited_.reset();
   heard_.reset();
-}
-
-std::vector<BoardMessage> BoardLink::TakeOutgoing() {
-  std::vector<BoardMessage> messages = std::exchange(outgoing_, {});
-  if (host_ == nullptr) return messages;
-  for (BoardMessage& message : host_->TakeOutgoing()) messages.push_back(std::move(message));
-  return messages;
-}
-
-std::vector<std::string> BoardLink::TakeUnneeded() {
-  std::vector<std::string> keys = std::exchange(unneeded_, {});
-  if (host_ == nullptr) return keys;
-  for (std::string& key : host_->TakeUnneeded()) keys.push_back(std::move(key));
-  return keys;
 }
 
 // --- the connection ---
@@ -118,7 +104,7 @@ std::optional<MonotonicTime> BoardLink::TickDue() const {
 
 void BoardLink::SendHeartbeat(MonotonicTime now) {
   last_heartbeat_ = now;
-  outgoing_.push_back({AliveKey(fmt::to_string(*awaited_), rank_, heartbeats_++), "1"});
+  outbox_.outgoing.push_back({AliveKey(fmt::to_string(*awaited_), rank_, heartbeats_++), "1"});
 }
 
 MonotonicTime BoardLink::HeartbeatDue(MonotonicTime since) const {
@@ -135,20 +121,20 @@ void BoardLink::BeginPiece(const Id& anchor, MonotonicTime now) {
 void BoardLink::SendPieceProgress(MonotonicTime now) {
   if (!piece_.has_value() || now - piece_->last_heartbeat <= interval()) return;
   piece_->last_heartbeat = now;
-  outgoing_.push_back({AliveKey(ToHex(piece_->anchor), rank_, piece_->heartbeats++), "1"});
+  outbox_.outgoing.push_back({AliveKey(ToHex(piece_->anchor), rank_, piece_->heartbeats++), "1"});
 }
 
 void BoardLink::SendPiece(const PieceReport& report) {
   piece_->sent = true;
-  outgoing_.push_back({PieceKey(piece_->anchor, rank_), ToJson(report)});
+  outbox_.outgoing.push_back({PieceKey(piece_->anchor, rank_), ToJson(report)});
 }
 
 // Its keys are this rank's to remove.
 void BoardLink::EndPiece() {
   if (!piece_.has_value()) return;
-  if (piece_->sent) unneeded_.push_back(PieceKey(piece_->anchor, rank_));
+  if (piece_->sent) outbox_.unneeded.push_back(PieceKey(piece_->anchor, rank_));
   for (std::uint64_t i = 0; i < piece_->heartbeats; ++i) {
-    unneeded_.push_back(AliveKey(ToHex(piece_->anchor), rank_, i));
+    outbox_.unneeded.push_back(AliveKey(ToHex(piece_->anchor), rank_, i));
   }
   piece_.reset();
 }

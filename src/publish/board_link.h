@@ -27,9 +27,9 @@ namespace weightwire {
 
 class BoardLink {
  public:
-  // `host` is rank 0's, and none on other ranks. It must outlive the link.
-  BoardLink(std::uint64_t rank, MonotonicTime deadline, BoardHost* host)
-      : rank_(rank), deadline_(deadline), host_(host) {}
+  // `host` is rank 0's, and none on other ranks. It and the outbox, which is the host's too, must outlive the link.
+  BoardLink(std::uint64_t rank, MonotonicTime deadline, BoardHost* host, BoardOutbox& outbox)
+      : rank_(rank), deadline_(deadline), host_(host), outbox_(outbox) {}
 
   // The oldest call without a verdict: its verdict is wanted from now on, whether or not its contribution is sent.
   void Await(std::uint64_t call);
@@ -41,10 +41,8 @@ class BoardLink {
   // --- the board ---
   [[nodiscard]] std::vector<std::string> Wanted() const;
   void Deliver(const std::string& key, const std::string& text, MonotonicTime now);
-  [[nodiscard]] std::vector<BoardMessage> TakeOutgoing();
-  [[nodiscard]] std::vector<std::string> TakeUnneeded();
 
-  [[nodiscard]] bool idle() const { return outgoing_.empty() && (host_ == nullptr || host_->idle()); }
+  [[nodiscard]] bool idle() const { return outbox_.outgoing.empty() && (host_ == nullptr || host_->idle()); }
 
   // --- the connection ---
   [[nodiscard]] const std::optional<Error>& disconnected() const { return disconnected_; }
@@ -82,6 +80,7 @@ class BoardLink {
   const std::uint64_t rank_;
   const MonotonicTime deadline_;
   BoardHost* const host_;
+  BoardOutbox& outbox_;
 
   std::optional<std::uint64_t> awaited_;  // the call whose verdict is wanted
   std::optional<MonotonicTime> heard_;    // once its contribution is sent: then, or the last heartbeat of rank 0 since
@@ -91,8 +90,6 @@ class BoardLink {
   std::deque<Verdict> verdicts_;
   std::optional<Error> disconnected_;
   std::optional<Piece> piece_;
-  std::vector<BoardMessage> outgoing_;
-  std::vector<std::string> unneeded_;
 };
 
 }  // namespace weightwire

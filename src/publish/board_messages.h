@@ -35,6 +35,12 @@ struct BoardMessage {
   std::string text;
 };
 
+// What this process has for the board: messages to be put, in this order, and keys to be removed.
+struct BoardOutbox {
+  std::vector<BoardMessage> outgoing;
+  std::vector<std::string> unneeded;
+};
+
 // A longer message is an error.
 inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{64} << 20;
 

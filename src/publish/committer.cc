@@ -23,10 +23,11 @@ Verdict VerdictOn(std::uint64_t call, Verdict::Outcome outcome) {
 
 }  // namespace
 
-Committer::Committer(Run run, CommitterOptions options, Random& random, Spool* spool, std::optional<KnownRecord> newest,
-                     std::optional<KnownAnchor> newest_anchor)
+Committer::Committer(Run run, const PublisherOptions& options, AnchorOptions anchors, Random& random, Spool* spool,
+                     std::optional<KnownRecord> newest, std::optional<KnownAnchor> newest_anchor)
     : run_(std::move(run)),
-      options_(std::move(options)),
+      options_(options),
+      anchors_(std::move(anchors)),
       random_(random),
       spool_(spool),
       writer_(NewId(random)),
@@ -140,9 +141,8 @@ void Committer::Execute(DecideJob& job) const {
       for (const Contribution& one : request.contributions) pieces.push_back(one.piece);
       const AnchorSubject subject{job.anchor_name, checked.state,
                                   request.parent.has_value() ? request.parent->record.delta_bytes : 0};
-      WW_TRY(const AssembledAnchor assembled,
-             AssembleAnchor(run_, subject, *checked.cover, pieces, options_.anchors.files));
-      WW_TRY(request.context.anchor, PutAssembled(run_, assembled, options_.anchors));
+      WW_TRY(const AssembledAnchor assembled, AssembleAnchor(run_, subject, *checked.cover, pieces, anchors_.files));
+      WW_TRY(request.context.anchor, PutAssembled(run_, assembled, anchors_));
     }
     std::optional<AnchorRef> own_anchor;
     if (request.context.anchor.has_value()) own_anchor = request.context.anchor->Ref();
@@ -166,7 +166,7 @@ void Committer::Finish(DecideJob job, MonotonicTime now) {
   found->busy = false;
   const auto index = static_cast<std::size_t>(found - pending_.begin());
   if (job.error.has_value()) {
-    if (!options_.deadline.has_value()) return FailFrom(index, *job.error);
+    if (!in_shards()) return FailFrom(index, *job.error);
     return FailedAttempt(index, *job.error, now);
   }
   cover_ = job.cover;
@@ -287,13 +287,13 @@ void Committer::Finish(CommitJob job, MonotonicTime now) {
 void Committer::FailedAttempt(std::size_t index, const Error& error, MonotonicTime now) {
   Pending& pending = pending_[index];
   last_error_ = error;
-  if (options_.deadline.has_value() && !pending.maybe_committed) {
+  if (in_shards() && !pending.maybe_committed) {
     if (!MaySucceedLater(error)) return FailFrom(index, error);
     progress_ = true;
   }
   pending.error = error;
   // Ranks wait for the verdict, and only until the deadline: the committer retries soon after every error.
-  pending.due = now + (options_.deadline.has_value() ? pending.backoff.Next() : pending.backoff.Next(error));
+  pending.due = now + (in_shards() ? pending.backoff.Next() : pending.backoff.Next(error));
 }
 
 bool Committer::Tick(MonotonicTime now) {
@@ -304,10 +304,10 @@ bool Committer::Tick(MonotonicTime now) {
 }
 
 std::optional<MonotonicTime> Committer::TimesOut() const {
-  if (!options_.deadline.has_value() || pending_.empty()) return std::nullopt;
+  if (!in_shards() || pending_.empty()) return std::nullopt;
   const Pending& front = pending_.front();
   if (front.busy || front.maybe_committed || !front.error.has_value()) return std::nullopt;
-  return front.taken + *options_.deadline / 100 * kVerdictPercent + std::chrono::milliseconds(1);
+  return front.taken + options_.group->deadline / 100 * kVerdictPercent + std::chrono::milliseconds(1);
 }
 
 std::optional<MonotonicTime> Committer::DecideDue() const {
@@ -325,7 +325,8 @@ std::optional<MonotonicTime> Committer::CommitDue() const {
 bool Committer::AnchorIsDue(const Record& record, const Layout& layout) const {
   const bool planned = std::ranges::any_of(pending_, [](const Pending& one) { return one.plans_anchor; });
   return !anchor_.has_value() && !planned && anchor_backoff_.Allows(record.version) &&
-         IsAnchorDue(options_.anchor_policy, newest_anchor_, record.version, record.delta_bytes, layout.total_bytes());
+         IsAnchorDue({options_.anchor_every, options_.anchor_percent}, newest_anchor_, record.version,
+                     record.delta_bytes, layout.total_bytes());
 }
 
 void Committer::AnchorCompleted(KnownAnchor anchor) {

@@ -39,21 +39,12 @@
 #include "publish/anchor_policy.h"
 #include "publish/anchor_writer.h"
 #include "publish/contribution.h"
+#include "publish/publisher_options.h"
 #include "publish/record_maker.h"
 #include "publish/sooner.h"
 #include "publish/spool.h"
 
 namespace weightwire {
-
-struct CommitterOptions {
-  // Set for several ranks, which contribute over a board and in shards. A call that cannot be committed within 80 % of
-  // it fails, so that all ranks have the verdict before their own deadlines. A single process, which has no deadline,
-  // never abandons a decided version.
-  std::optional<MonotonicTime> deadline;
-  AnchorPolicy anchor_policy;
-  AnchorOptions anchors;
-  BackoffPolicy retry;
-};
 
 // Decides a record: hashes the part of a group of one, completes an anchor whose pieces the ranks have sent, makes the
 // record, and spools it.
@@ -84,9 +75,11 @@ struct CommitJob {
 
 class Committer {
  public:
-  // What it runs on must outlive it; `spool` may be none.
-  Committer(Run run, CommitterOptions options, Random& random, Spool* spool, std::optional<KnownRecord> newest,
-            std::optional<KnownAnchor> newest_anchor);
+  // What it is given by reference must outlive it; `spool` may be none. Several ranks (options.group) contribute over a
+  // board and in shards. A call of theirs that cannot be committed within 80 % of the deadline fails, so that all ranks
+  // have the verdict before their own deadlines. A single process never abandons a decided version.
+  Committer(Run run, const PublisherOptions& options, AnchorOptions anchors, Random& random, Spool* spool,
+            std::optional<KnownRecord> newest, std::optional<KnownAnchor> newest_anchor);
 
   [[nodiscard]] const Id& writer() const { return writer_; }
   [[nodiscard]] const Id& next_anchor() const { return next_anchor_; }
@@ -162,7 +155,7 @@ class Committer {
   [[nodiscard]] const Pending* Find(std::uint64_t call) const;
   [[nodiscard]] bool AnchorIsDue(const Record& record, const Layout& layout) const;
   void FailedAttempt(std::size_t index, const Error& error, MonotonicTime now);
-  [[nodiscard]] bool in_shards() const { return options_.deadline.has_value(); }
+  [[nodiscard]] bool in_shards() const { return options_.group.has_value(); }
   // Gives the verdict, and drops the calls after it, which were made from it.
   void FailFrom(std::size_t index, const Error& error);
   // The verdict gets the next anchor's id.
@@ -171,7 +164,8 @@ class Committer {
   Status PutParts(const CommitJob& job) const;
 
   const Run run_;
-  const CommitterOptions options_;
+  const PublisherOptions& options_;
+  const AnchorOptions anchors_;
   Random& random_;
   Spool* const spool_;
   const Id writer_;

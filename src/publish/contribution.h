@@ -20,16 +20,21 @@ struct SentPiece {
   Sha256Digest hash{};  // object hash
 };
 
-struct Contribution {
-  std::optional<Error> error;  // the rank has nothing to contribute; the other fields, except the next, are then empty
+// What a call of publish has made of a rank's state, whether or not it is sent yet.
+struct RankChange {
+  std::optional<Error> error;  // the rank has nothing to contribute: the call fails on all ranks
   bool needs_rebase = false;   // because its base is lost, and cannot be rebuilt from the bucket
   std::uint64_t step = 0;
+  bool whole = false;          // there is no delta: all of the state is sent, in an anchor of its own
+  std::vector<Digest> before;  // by shard, of the base; only of a delta
+  std::vector<Digest> after;   // by shard
+  std::uint64_t changed = 0;   // units
+};
+
+// If it has an error, all but that, `needs_rebase` and `step` are empty.
+struct Contribution : RankChange {
   Sha256Digest layout{};           // of the whole state
   std::string shards;              // ToText(Shards); empty for a group of one, which has the whole state
-  bool whole = false;              // the version has no delta: all of the state is sent, in an anchor of its own
-  std::vector<Digest> before;      // by shard, of the base; only of a delta
-  std::vector<Digest> after;       // by shard
-  std::uint64_t changed = 0;       // units
   std::optional<PartRef> part;     // if anything changed
   std::optional<SentPiece> piece;  // of an anchor in pieces; none if the rank has no shard
 };

@@ -5,13 +5,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/error.h"
-#include "codec/digest/digest.h"
 #include "codec/format/delta_bytes.h"
 #include "log/record.h"
 #include "publish/base_copy.h"
+#include "publish/contribution.h"
 #include "publish/shards.h"
 #include "tensor/layout.h"
 
@@ -35,22 +34,16 @@ struct Admission {
   std::uint64_t epoch = 0;                    // how many failures have rolled something back
 };
 
-// What a call has made. The base copy is at this version already.
-struct Draft {
-  bool nothing_new = false;    // the state and the step are those of the newest version
-  std::optional<Error> error;  // this rank has nothing to contribute: the call fails on all ranks
-  bool needs_rebase = false;   // because its base is lost
-  std::uint64_t step = 0;
+// What a call has made: digests are by shard, or by tensor (before: of layout_before). The base copy is at this version
+// already.
+struct Draft : RankChange {
+  bool nothing_new = false;  // the state and the step are those of the newest version
   std::string time;
   std::uint64_t epoch = 0;  // of its admission
   Version serial = 0;
   std::shared_ptr<const Layout> layout;         // of the whole state
   std::shared_ptr<const Layout> layout_before;  // of the base
   std::shared_ptr<const Shards> shards;         // what this rank holds; none if it is the whole state
-  bool whole = false;                           // there is no delta: version 0 or a rebase
-  std::vector<Digest> before;                   // by shard, or by tensor of layout_before
-  std::vector<Digest> after;                    // by shard, or by tensor
-  std::uint64_t changed = 0;                    // units
   std::shared_ptr<const DeltaBytes> part;       // none if nothing changed
   std::shared_ptr<const BasePin> pin;           // of this version
   std::string note;                             // a warning for the user, if not empty

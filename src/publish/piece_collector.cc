@@ -16,8 +16,8 @@ void PieceCollector::Follow(MonotonicTime now) {
   if (!wanted.has_value() || anchor_.has_value()) return;
   anchor_.emplace(Anchor{*wanted,
                          committer_.cover()->layout,
-                         RankWatch(ToHex(wanted->name.id), options_.ranks),
-                         std::vector<PieceReport>(options_.ranks),
+                         RankWatch(ToHex(wanted->name.id), options_.group->ranks),
+                         std::vector<PieceReport>(options_.group->ranks),
                          now,
                          Backoff(options_.retry),
                          {},
@@ -28,7 +28,7 @@ void PieceCollector::Follow(MonotonicTime now) {
 std::vector<std::string> PieceCollector::Wanted() const {
   std::vector<std::string> keys;
   if (!anchor_.has_value()) return keys;
-  for (std::uint64_t rank = 0; rank < options_.ranks; ++rank) {
+  for (std::uint64_t rank = 0; rank < options_.group->ranks; ++rank) {
     if (anchor_->watch.HasReported(rank)) continue;
     keys.push_back(PieceKey(anchor_->subject.name.id, rank));
     keys.push_back(anchor_->watch.HeartbeatKey(rank));
@@ -37,7 +37,7 @@ std::vector<std::string> PieceCollector::Wanted() const {
 }
 
 void PieceCollector::Deliver(const std::string& key, const std::string& text, MonotonicTime now) {
-  for (std::uint64_t rank = 0; rank < options_.ranks && anchor_.has_value(); ++rank) {
+  for (std::uint64_t rank = 0; rank < options_.group->ranks && anchor_.has_value(); ++rank) {
     if (key == anchor_->watch.HeartbeatKey(rank)) return anchor_->watch.CountHeartbeat(rank, now);
     if (key != PieceKey(anchor_->subject.name.id, rank) || anchor_->watch.HasReported(rank)) continue;
     auto report = ParsePieceReport(text);
@@ -79,8 +79,8 @@ void PieceCollector::Execute(AssembleJob& job) const {
     if (StateDigest(*cover.layout, AddUp(*cover.layout, cover.shards, digests)) != job.subject.state) {
       return Error(ErrorCode::kMismatch, "the pieces that the ranks wrote are not those of the version");
     }
-    WW_TRY(const AssembledAnchor assembled, AssembleAnchor(run_, job.subject, cover, pieces, options_.anchors.files));
-    return PutAssembled(run_, assembled, options_.anchors);
+    WW_TRY(const AssembledAnchor assembled, AssembleAnchor(run_, job.subject, cover, pieces, anchors_.files));
+    return PutAssembled(run_, assembled, anchors_);
   };
   auto anchor = assemble();
   if (anchor.ok()) {
@@ -107,7 +107,7 @@ void PieceCollector::Finish(AssembleJob job, MonotonicTime now) {
 bool PieceCollector::Tick(MonotonicTime now) {
   const auto time_out = TickDue();
   if (!time_out.has_value() || now < *time_out) return false;
-  Abandon(anchor_->watch.SilentError(options_.deadline, now)
+  Abandon(anchor_->watch.SilentError(options_.group->deadline, now)
               .In(fmt::format("cannot write an anchor of version {}", anchor_->subject.name.version)));
   return true;
 }
@@ -115,7 +115,7 @@ bool PieceCollector::Tick(MonotonicTime now) {
 std::optional<MonotonicTime> PieceCollector::TickDue() const {
   const auto silent = anchor_.has_value() ? anchor_->watch.SilentSince() : std::nullopt;
   if (!silent.has_value()) return std::nullopt;
-  return *silent + options_.deadline + std::chrono::milliseconds(1);
+  return *silent + options_.group->deadline + std::chrono::milliseconds(1);
 }
 
 std::optional<MonotonicTime> PieceCollector::Due() const {
@@ -129,10 +129,10 @@ void PieceCollector::Abandon(const Error& why) {
 
 void PieceCollector::End() {
   const Id id = anchor_->subject.name.id;
-  outgoing_.push_back({EndedKey(id), "1"});
+  outbox_.outgoing.push_back({EndedKey(id), "1"});
   ended_.push_back(id);
   if (ended_.size() > kMaxEndedAnchors) {
-    unneeded_.push_back(EndedKey(ended_.front()));
+    outbox_.unneeded.push_back(EndedKey(ended_.front()));
     ended_.erase(ended_.begin());
   }
   anchor_.reset();

@@ -16,19 +16,9 @@
 #include "publish/anchor_assembly.h"
 #include "publish/board_messages.h"
 #include "publish/committer.h"
-#include "publish/policy.h"
 #include "publish/rank_watch.h"
 
 namespace weightwire {
-
-struct PieceCollectorOptions {
-  std::uint64_t ranks = 1;
-  MonotonicTime deadline = kRankDeadline;  // of silence
-  // An anchor is abandoned after this time, because gc deletes old objects that belong to no complete anchor.
-  MonotonicTime anchor_age = kMaxAnchorAge;
-  AnchorOptions anchors;
-  BackoffPolicy retry;
-};
 
 // Checks that the pieces are the version, and puts what makes them an anchor.
 struct AssembleJob {
@@ -42,17 +32,16 @@ struct AssembleJob {
 
 class PieceCollector {
  public:
-  // The committer must outlive it.
-  PieceCollector(Run run, PieceCollectorOptions options, Committer& committer)
-      : run_(std::move(run)), options_(std::move(options)), committer_(committer) {}
+  // `options` have a group. All that is given by reference must outlive it.
+  PieceCollector(Run run, const PublisherOptions& options, AnchorOptions anchors, Committer& committer,
+                 BoardOutbox& outbox)
+      : run_(std::move(run)), options_(options), anchors_(std::move(anchors)), committer_(committer), outbox_(outbox) {}
 
   // Collects the anchor that the committer has in work, and no other one any more.
   void Follow(MonotonicTime now);
 
   [[nodiscard]] std::vector<std::string> Wanted() const;
   void Deliver(const std::string& key, const std::string& text, MonotonicTime now);
-  [[nodiscard]] std::vector<BoardMessage> TakeOutgoing() { return std::exchange(outgoing_, {}); }
-  [[nodiscard]] std::vector<std::string> TakeUnneeded() { return std::exchange(unneeded_, {}); }
 
   std::optional<AssembleJob> Next(MonotonicTime now);
   void Execute(AssembleJob& job) const;
@@ -78,12 +67,12 @@ class PieceCollector {
   void End();
 
   const Run run_;
-  const PieceCollectorOptions options_;
+  const PublisherOptions& options_;
+  const AnchorOptions anchors_;
   Committer& committer_;
+  BoardOutbox& outbox_;
   std::optional<Anchor> anchor_;
   std::vector<Id> ended_;  // anchors whose end is on the board
-  std::vector<BoardMessage> outgoing_;
-  std::vector<std::string> unneeded_;
 };
 
 }  // namespace weightwire

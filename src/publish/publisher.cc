@@ -175,17 +175,15 @@ bool Publisher::IsReady(const Entry& entry) const {
 void Publisher::Send(Entry& entry) {
   const Draft& draft = entry.draft;
   Contribution contribution;
-  contribution.error = draft.error;
-  contribution.needs_rebase = draft.needs_rebase;
-  contribution.step = draft.step;
   CallContext context{draft.time, draft.layout, draft.layout_before, {}, {}};
-  if (!draft.error.has_value()) {
+  if (draft.error.has_value()) {
+    contribution.error = draft.error;
+    contribution.needs_rebase = draft.needs_rebase;
+    contribution.step = draft.step;
+  } else {
+    static_cast<RankChange&>(contribution) = draft;
     contribution.layout = draft.layout->hash();
     if (draft.shards != nullptr) contribution.shards = ToText(*draft.shards);
-    contribution.whole = draft.whole;
-    contribution.before = draft.before;
-    contribution.after = draft.after;
-    contribution.changed = draft.changed;
     contribution.part = entry.put;
     if (board_ == nullptr) {
       context.part = draft.part;

@@ -47,8 +47,7 @@
 #include "publish/committer.h"
 #include "publish/draft.h"
 #include "publish/piece_writer.h"
-#include "publish/policy.h"
-#include "publish/publisher_tools.h"
+#include "publish/publisher_options.h"
 #include "publish/spool.h"
 #include "publish/state_bits.h"
 #include "publish/ticket.h"
@@ -57,49 +56,6 @@
 namespace weightwire {
 
 using Ticket = std::shared_ptr<TicketStatus>;  // [guarded]
-
-// Of a publisher that is one of several ranks.
-struct GroupOptions {
-  std::uint64_t rank = 0;
-  std::uint64_t ranks = 1;
-  // A rank that sends no heartbeat for this long is declared dead, and the call fails.
-  MonotonicTime deadline = kRankDeadline;
-  // A stalled upload looks like a slow one. It is called slow for `deadline` plus part size / this rate, and hung after
-  // that.
-  std::uint64_t slowest_bytes_per_second = kSlowestPartBytesPerSecond;
-};
-
-struct PublisherOptions {
-  // The publisher is full when this many versions, or bytes of parts, are in flight.
-  std::uint64_t max_versions = kMaxWaitingVersions;
-  std::uint64_t max_bytes = kMaxWaitingBytes;
-  // When it is full, publish returns at once instead of waiting, and the next version covers both steps. For one
-  // process.
-  bool skip_when_full = false;
-  // An anchor is due this many versions after the last one, or when the deltas since add up to this share of the model.
-  // 0: never by this rule.
-  std::uint64_t anchor_every = kAnchorEveryVersions;
-  std::uint64_t anchor_percent = kAnchorEveryPercent;
-  // An anchor that takes longer is started again under a new id, because gc deletes old objects without an anchor.json.
-  MonotonicTime anchor_age = kMaxAnchorAge;
-  // Configuration and tokenizer files for anchors are taken from here, by the process of rank 0.
-  std::optional<FileSystem::Path> extra_files;
-  bool include_code = false;  // files there that could run as code too
-  CheckpointOptions anchor_files;
-  // A base that is lost is rebuilt from the bucket. Otherwise the next version is a rebase. The same for all ranks.
-  bool rebuild = true;
-  // A state that shares no tensor with the newest version is published too (publish/same_model.h).
-  bool allow_new_model = false;
-  BackoffPolicy retry;
-  std::optional<GroupOptions> group;  // this process is one of several ranks
-
-  // --- one process only ---
-  // Holds the spool, and the base if `base_on_disk`; locked. Without it both are in memory, and end with the process.
-  std::optional<FileSystem::Path> state_directory;
-  bool base_on_disk = false;
-  // Versions in the spool whose place another writer has taken are discarded, instead of refusing to start.
-  bool discard_conflicting = false;
-};
 
 struct PublisherStatus {
   std::optional<Version> version;  // the newest that is committed
@@ -167,8 +123,8 @@ class Publisher {
   // --- the board of several ranks, all [guarded] ---
   [[nodiscard]] std::vector<std::string> Wanted() const { return board_->Wanted(); }
   void Deliver(const std::string& key, const std::string& text);
-  [[nodiscard]] std::vector<BoardMessage> TakeOutgoing() { return board_->TakeOutgoing(); }
-  [[nodiscard]] std::vector<std::string> TakeUnneeded() { return board_->TakeUnneeded(); }
+  // The caller takes from it what it has done.
+  [[nodiscard]] BoardOutbox& outbox() { return outbox_; }
   // The board cannot be reached; and it can again.
   void SetDisconnected(const Error& why);
   void SetConnected();
@@ -277,6 +233,7 @@ class Publisher {
   std::unique_ptr<VersionMaker> maker_;
   AnchorOptions anchors_;
   std::optional<Committer> committer_;  // of one process, and of rank 0
+  BoardOutbox outbox_;                  // of the two below; guarded
   std::optional<BoardHost> host_;       // of rank 0
   std::unique_ptr<BoardLink> board_;    // to the committer, if this process is one of several ranks
 

@@ -45,13 +45,7 @@ Status Publisher::Start(std::string_view start) {
   if (options_.state_directory.has_value()) WW_RETURN_IF_ERROR(LockStateDirectory());
   anchors_.files = options_.anchor_files;
   anchors_.file_system = tools_.files;
-  VersionMakerOptions maker;
-  if (options_.base_on_disk) maker.base_directory = options_.state_directory;
-  maker.rebuild = options_.rebuild;
-  maker.allow_new_model = options_.allow_new_model;
-  maker.reader_name = "publisher";
-  if (options_.group.has_value()) maker.reader_name = fmt::format("rank {} of a publisher", options_.group->rank);
-  maker_ = std::make_unique<VersionMaker>(run_, std::move(maker), tools_);
+  maker_ = std::make_unique<VersionMaker>(run_, options_, tools_);
   if (start.empty()) {
     WW_RETURN_IF_ERROR(StartCommitter());
   } else {
@@ -59,7 +53,7 @@ Status Publisher::Start(std::string_view start) {
   }
   if (options_.group.has_value()) {
     board_ = std::make_unique<BoardLink>(options_.group->rank, options_.group->deadline,
-                                         host_.has_value() ? &*host_ : nullptr);
+                                         host_.has_value() ? &*host_ : nullptr, outbox_);
   }
   return Ok();
 }
@@ -81,26 +75,16 @@ Status Publisher::StartCommitter() {
   if (newest_.has_value()) {
     WW_TRY(anchor, FindNewestAnchor(run_, newest_->record));
   }
-  CommitterOptions committer;
-  committer.anchor_policy = {options_.anchor_every, options_.anchor_percent};
-  committer.anchors = anchors_;
-  committer.retry = options_.retry;
   if (options_.group.has_value()) {
-    committer.deadline = options_.group->deadline;
     if (newest_.has_value()) newest_serial_ = 0;  // whatever the base will be is numbered from there
   } else {
     WW_RETURN_IF_ERROR(maker_->Recover(newest_, spooled, spool_.get()));
     if (newest_.has_value()) newest_serial_ = newest_->record.version;
   }
-  committer_.emplace(run_, std::move(committer), *tools_.random, spool_.get(), newest_, std::move(anchor));
+  committer_.emplace(run_, options_, anchors_, *tools_.random, spool_.get(), newest_, std::move(anchor));
   next_anchor_ = committer_->next_anchor();
   for (SpoolEntry& entry : spooled) Resume(entry);
-  if (options_.group.has_value()) {
-    host_.emplace(run_,
-                  PieceCollectorOptions{options_.group->ranks, options_.group->deadline, options_.anchor_age, anchors_,
-                                        options_.retry},
-                  *committer_);
-  }
+  if (options_.group.has_value()) host_.emplace(run_, options_, anchors_, *committer_, outbox_);
   return Ok();
 }
 

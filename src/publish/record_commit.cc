@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <memory>
 #include <string>
 
 #include "base/bytes.h"
 #include "base/surface.h"
+#include "store/transfer.h"
 
 namespace weightwire {
 
@@ -18,12 +18,8 @@ Status PutPart(Store& store, const PartRef& part, std::span<const std::uint8_t> 
     if (there.ok() && there.value().size_bytes == part.size_bytes) return Ok();
     if (!there.ok() && there.error().code() != ErrorCode::kNotFound) return there.error();
   }
-  if (bytes.size() <= kMaxPutBytes) return store.Put(part.key, bytes);
-  WW_TRY(const std::unique_ptr<Upload> upload, store.StartUpload(part.key, bytes.size()));
-  for (std::uint64_t i = 0; i < upload->part_count(); ++i) {
-    WW_RETURN_IF_ERROR(upload->WritePart(i, bytes.subspan(i * upload->part_bytes(), upload->PartSize(i))));
-  }
-  return upload->Finish();
+  // The store itself sends the parts of an upload at the same time (wrappers/parallel_store.h).
+  return PutObject(store, part.key, bytes, {.threads = 1, .single_put_bytes = kMaxPutBytes});
 }
 
 Result<ReadBackOutcome> CommitRecord(const Run& run, Version version, std::string_view record_json) {

@@ -17,11 +17,6 @@
 namespace weightwire {
 namespace {
 
-std::unique_ptr<BaseMaker> MakeBaseMaker(const VersionMakerOptions& options, const PublisherTools& tools) {
-  if (!options.base_directory.has_value()) return std::make_unique<MemoryBaseMaker>();
-  return std::make_unique<FileBaseMaker>(*tools.files, *options.base_directory);
-}
-
 std::uint64_t AllUnits(const Layout& layout) {
   std::uint64_t units = 0;
   for (std::size_t i = 0; i < layout.size(); ++i) units += layout.unit_count(i);
@@ -34,12 +29,12 @@ bool SameShards(const std::shared_ptr<const Shards>& a, const std::shared_ptr<co
 
 }  // namespace
 
-VersionMaker::VersionMaker(Run run, VersionMakerOptions options, PublisherTools tools)
+VersionMaker::VersionMaker(Run run, const PublisherOptions& options, PublisherTools tools)
     : run_(std::move(run)),
-      options_(std::move(options)),
+      options_(options),
       tools_(std::move(tools)),
-      base_maker_(MakeBaseMaker(options_, tools_)),
-      base_(*base_maker_, *tools_.kernels, *tools_.pool, tools_.run_locked) {}
+      base_({tools_.files, options.base_on_disk ? options.state_directory : std::nullopt}, *tools_.kernels,
+            *tools_.pool, tools_.run_locked) {}
 
 // --- the base ---
 
@@ -101,7 +96,7 @@ Result<bool> VersionMaker::Rebuild(const KnownRecord& version, const std::shared
   if (shards != nullptr && version.record.layout != shards->whole()->hash()) return false;
   MemoryTarget target(*tools_.kernels, *tools_.pool);
   FollowerOptions options;
-  options.name = options_.reader_name;
+  options.name = options_.group.has_value() ? fmt::format("rank {} of a publisher", options_.group->rank) : "publisher";
   options.fetch_threads = tools_.fetch_threads;
   const Status rebuilt = weightwire::Rebuild(run_, version.record.version, target, NewId(*tools_.random), options,
                                              {tools_.clock, tools_.kernels, tools_.pool});

@@ -22,23 +22,16 @@
 #include "publish/anchor_source.h"
 #include "publish/base_copy.h"
 #include "publish/draft.h"
-#include "publish/publisher_tools.h"
+#include "publish/publisher_options.h"
 #include "publish/spool.h"
 #include "publish/state_bits.h"
 
 namespace weightwire {
 
-struct VersionMakerOptions {
-  // The base copy is in a file of this directory, which must exist. Without it the base is in memory.
-  std::optional<FileSystem::Path> base_directory;
-  bool rebuild = true;  // a lost base is rebuilt from the bucket
-  bool allow_new_model = false;
-  std::string reader_name;  // of the follower that rebuilds it, in its lease
-};
-
 class VersionMaker {
  public:
-  VersionMaker(Run run, VersionMakerOptions options, PublisherTools tools);
+  // `options` must outlive it.
+  VersionMaker(Run run, const PublisherOptions& options, PublisherTools tools);
 
   // Adopts what an earlier process left: the base file, if its digest is that of `newest` or of a spooled version, or a
   // rebuilt `newest`; then applies the spooled deltas. Afterwards the base may still be lost. For one process only.
@@ -65,9 +58,8 @@ class VersionMaker {
   [[nodiscard]] Draft Finish(Draft draft);
 
   const Run run_;
-  const VersionMakerOptions options_;
+  const PublisherOptions& options_;
   const PublisherTools tools_;
-  const std::unique_ptr<BaseMaker> base_maker_;
   BaseCopy base_;
   bool called_ = false;  // Make was called before
   std::string note_;     // for the next draft

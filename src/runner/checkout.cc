@@ -11,7 +11,7 @@
 #include "follow/mirror/mirror_state.h"
 #include "log/available_versions.h"
 #include "runner/run_report.h"
-#include "store/transfer.h"
+#include "store/policy.h"
 
 namespace weightwire {
 namespace {
@@ -47,28 +47,28 @@ Result<std::unique_ptr<Mirror>> OpenOrStartAgain(const Run& run, const Path& par
 }
 
 // Where a directory is until it is complete. One process at a time holds the lock, also while there is no mirror in it.
-struct Workplace {
+struct WorkingFolder {
   Path directory;
   Path partial;
   std::unique_ptr<FileLock> lock;
 };
 
-Result<Workplace> TakeWorkplace(const Path& goal, FileSystem& files) {
-  Workplace place;
-  place.directory = goal.parent_path() / fmt::format(".{}.weightwire", goal.filename().string());
-  place.partial = place.directory / "files";
+Result<WorkingFolder> TakeWorkingFolder(const Path& goal, FileSystem& files) {
+  WorkingFolder folder;
+  folder.directory = goal.parent_path() / fmt::format(".{}.weightwire", goal.filename().string());
+  folder.partial = folder.directory / "files";
   WW_RETURN_IF_ERROR(CheckIsFree(goal, files));
-  WW_TRY(const auto there, files.Stat(place.directory));
-  if (!there.has_value()) WW_RETURN_IF_ERROR(files.MakeDirectory(place.directory));
-  auto lock = files.Lock(place.directory / "lock", LockMode::kExclusive);
+  WW_TRY(const auto there, files.Stat(folder.directory));
+  if (!there.has_value()) WW_RETURN_IF_ERROR(files.MakeDirectory(folder.directory));
+  auto lock = files.Lock(folder.directory / "lock", LockMode::kExclusive);
   if (!lock.ok()) {
     if (lock.error().code() != ErrorCode::kUnavailable) return lock.error();
     return Error(ErrorCode::kUnavailable, fmt::format("another process is making {}", goal.string()));
   }
-  place.lock = std::move(lock).value();
+  folder.lock = std::move(lock).value();
   // Another process may just have finished it.
   WW_RETURN_IF_ERROR(CheckIsFree(goal, files));
-  return place;
+  return folder;
 }
 
 // Explains why a version cannot be fetched, if gc has deleted what led to it: then a later version has an anchor. A
@@ -85,15 +85,15 @@ Error Explain(const Run& run, const Record& version, Error error) {
                       version.version, run.store().Name(), *next)};
 }
 
-// Brings the mirror in the workplace to the version. `held` is what it holds, also after an error.
-Status Fetch(const Run& run, const KnownRecord& version, const Workplace& place, bool include_code,
+// Brings the mirror in the working folder to the version. `held` is what it holds, also after an error.
+Status Fetch(const Run& run, const KnownRecord& version, const WorkingFolder& folder, bool include_code,
              const CheckoutTools& tools, const AfterStep& after_step, std::optional<Version>& held) {
   MirrorOptions options;
   options.include_code = include_code;
-  WW_TRY(const auto mirror, OpenOrStartAgain(run, place.partial, options, tools));
+  WW_TRY(const auto mirror, OpenOrStartAgain(run, folder.partial, options, tools));
   FollowerOptions follower_options;
   follower_options.name = "checkout";
-  follower_options.fetch_threads = TransferOptions().threads;
+  follower_options.fetch_threads = kTransferThreads;
   Follower follower(run, *mirror, NewId(*tools.random), follower_options, tools.follower);
   const Status fetched = FollowTo(follower, version.record.version, after_step);
   // A lease that cannot be removed expires.
@@ -103,15 +103,15 @@ Status Fetch(const Run& run, const KnownRecord& version, const Workplace& place,
   WW_RETURN_IF_ERROR(mirror->Sync());
   if (mirror->held().has_value() && mirror->held()->state == version.record.state) return Ok();
   return Error(ErrorCode::kCorrupt,
-               fmt::format("{} did not come to version {}", place.partial.string(), version.record.version));
+               fmt::format("{} did not come to version {}", folder.partial.string(), version.record.version));
 }
 
-Status Finish(const Workplace& place, const Path& goal, FileSystem& files) {
-  WW_RETURN_IF_ERROR(RemoveTree(files, place.partial / kMirrorFolder));
-  WW_RETURN_IF_ERROR(files.SyncDirectory(place.partial));
-  WW_RETURN_IF_ERROR(Rename(place.partial, goal, Existing::kRefuse));
+Status Finish(const WorkingFolder& folder, const Path& goal, FileSystem& files) {
+  WW_RETURN_IF_ERROR(RemoveTree(files, folder.partial / kMirrorFolder));
+  WW_RETURN_IF_ERROR(files.SyncDirectory(folder.partial));
+  WW_RETURN_IF_ERROR(Rename(folder.partial, goal, Existing::kRefuse));
   // The directory is complete. What cannot be removed is small, and the next call for the same directory uses it.
-  static_cast<void>(RemoveTree(files, place.directory));
+  static_cast<void>(RemoveTree(files, folder.directory));
   return Ok();
 }
 
@@ -120,16 +120,16 @@ Status Finish(const Workplace& place, const Path& goal, FileSystem& files) {
 Status CheckOut(const Run& run, const KnownRecord& version, const Path& directory, bool include_code,
                 const CheckoutTools& tools, const AfterStep& after_step) {
   const Path goal = WithoutSlash(directory);
-  WW_TRY(const Workplace place, TakeWorkplace(goal, *tools.files));
+  WW_TRY(const WorkingFolder folder, TakeWorkingFolder(goal, *tools.files));
   std::optional<Version> held;
-  const Status fetched = Fetch(run, version, place, include_code, tools, after_step, held);
-  if (fetched.ok()) return Finish(place, goal, *tools.files);
+  const Status fetched = Fetch(run, version, folder, include_code, tools, after_step, held);
+  if (fetched.ok()) return Finish(folder, goal, *tools.files);
   const Error& error = fetched.error();
   if (held.has_value() && (IsTransient(error) || error.code() == ErrorCode::kIo)) {
     return Error(error.code(), fmt::format("{}; {} holds version {}, and the next checkout into {} continues from it",
-                                           error.message(), place.directory.string(), *held, goal.string()));
+                                           error.message(), folder.directory.string(), *held, goal.string()));
   }
-  static_cast<void>(RemoveTree(*tools.files, place.directory));
+  static_cast<void>(RemoveTree(*tools.files, folder.directory));
   return error;
 }
 
@@ -137,7 +137,7 @@ Status Load(const Run& run, std::optional<Version> version, Target& target, cons
             const AfterStep& after_step) {
   FollowerOptions options;
   options.keep_lease = false;
-  options.fetch_threads = TransferOptions().threads;
+  options.fetch_threads = kTransferThreads;
   Follower follower(run, target, NewId(random), options, tools);
   const Status loaded = FollowTo(follower, version, after_step);
   if (loaded.ok() || !version.has_value() || loaded.error().code() != ErrorCode::kNotFound) return loaded;

@@ -14,8 +14,8 @@
 #include "follow/mirror/mirror_state.h"
 #include "log/find_version.h"
 #include "log/limits.h"
+#include "store/policy.h"
 #include "store/store_url.h"
-#include "store/transfer.h"
 
 namespace weightwire {
 namespace {
@@ -104,7 +104,7 @@ Result<std::unique_ptr<Follower>> MakeMirrorFollower(const Run& run, Mirror& mir
                                                      FileSystem& files, Random& random) {
   WW_TRY(const Id id, FollowerIdOf(files, directory, random));
   if (options.name.empty()) options.name = DefaultFollowerName(directory);
-  options.fetch_threads = TransferOptions().threads;
+  options.fetch_threads = kTransferThreads;
   return std::make_unique<Follower>(run, mirror, id, std::move(options), tools);
 }
 

@@ -22,4 +22,7 @@ inline constexpr std::chrono::minutes kRetryFor{10};
 // Records of versions are read this many at a time, because reading one mostly waits for the store.
 inline constexpr std::size_t kRecordThreads = 16;
 
+// How often a call from Python that waits looks whether the user wants to interrupt it.
+inline constexpr std::chrono::milliseconds kInterruptCheckInterval{50};
+
 }  // namespace weightwire

@@ -3,20 +3,15 @@
 #include <utility>
 
 #include "base/signals_blocked.h"
-#include "store/transfer.h"
+#include "runner/policy.h"
+#include "store/policy.h"
 
 namespace weightwire {
-namespace {
-
-// How often a wait for room calls `while_waiting`.
-constexpr std::chrono::milliseconds kWaitSlice{50};
-
-}  // namespace
 
 Result<std::unique_ptr<PublisherRunner>> PublisherRunner::Open(Run run, PublisherOptions options, PublisherTools tools,
                                                                std::string_view start) {
   std::unique_ptr<PublisherRunner> runner(new PublisherRunner(*tools.clock));
-  tools.fetch_threads = TransferOptions().threads;
+  tools.fetch_threads = kTransferThreads;
   tools.run_locked = [mutex = &runner->base_mutex_](const std::function<void()>& function) {
     const std::lock_guard lock(*mutex);
     function();
@@ -72,7 +67,7 @@ Result<Ticket> PublisherRunner::Publish(const StateBits& bits, std::uint64_t ste
     if (admission.full || (until_empty && !admission.empty)) {
       if (publisher_->skips_when_full()) return publisher_->Skip(step);
       if (stop_) return Error(ErrorCode::kUnavailable, "cannot publish: the publisher is being stopped");
-      changed_.wait_for(lock, kWaitSlice);
+      changed_.wait_for(lock, kInterruptCheckInterval);
       lock.unlock();
       if (while_waiting != nullptr) while_waiting();
       lock.lock();
@@ -94,11 +89,6 @@ Result<Ticket> PublisherRunner::Publish(const StateBits& bits, std::uint64_t ste
   }
 }
 
-TicketStatus PublisherRunner::Look(const Ticket& ticket) const {
-  const Lock lock(mutex_);
-  return *ticket;
-}
-
 TicketStatus PublisherRunner::Wait(const Ticket& ticket, std::optional<std::chrono::nanoseconds> at_most) const {
   Lock lock(mutex_);
   WaitFor(lock, at_most, [&] { return ticket->IsFinal() || stop_; });
@@ -107,9 +97,8 @@ TicketStatus PublisherRunner::Wait(const Ticket& ticket, std::optional<std::chro
 
 bool PublisherRunner::Flush(std::optional<std::chrono::nanoseconds> at_most) const {
   Lock lock(mutex_);
-  const auto flushed = [&] { return publisher_->idle() && given_.outgoing.empty(); };
-  WaitFor(lock, at_most, [&] { return flushed() || stop_ || publisher_->disconnected().has_value(); });
-  return flushed();
+  WaitFor(lock, at_most, [&] { return publisher_->idle() || stop_ || publisher_->disconnected().has_value(); });
+  return publisher_->idle();
 }
 
 void PublisherRunner::Stop() {
@@ -133,15 +122,19 @@ PublisherStatus PublisherRunner::status() const {
 
 PublisherRunner::BoardWork PublisherRunner::NextBoardWork(std::chrono::nanoseconds at_most) {
   Lock lock(mutex_);
-  const auto take = [&] {
-    for (BoardMessage& message : publisher_->TakeOutgoing()) given_.outgoing.push_back(std::move(message));
-    return !given_.outgoing.empty() || stop_;
-  };
-  WaitFor(lock, at_most, take);
-  for (std::string& key : publisher_->TakeUnneeded()) given_.unneeded.push_back(std::move(key));
-  BoardWork work = given_;
-  work.wanted = publisher_->Wanted();
-  return work;
+  BoardOutbox& outbox = publisher_->outbox();
+  WaitFor(lock, at_most, [&] { return !outbox.outgoing.empty() || stop_; });
+  given_messages_ = outbox.outgoing.size();
+  given_keys_ = outbox.unneeded.size();
+  return {outbox, publisher_->Wanted()};
+}
+
+void PublisherRunner::BoardDone() {
+  Change([&] {
+    BoardOutbox& outbox = publisher_->outbox();
+    outbox.outgoing.erase(outbox.outgoing.begin(), outbox.outgoing.begin() + std::exchange(given_messages_, 0));
+    outbox.unneeded.erase(outbox.unneeded.begin(), outbox.unneeded.begin() + std::exchange(given_keys_, 0));
+  });
 }
 
 std::optional<Error> PublisherRunner::disconnected() const {

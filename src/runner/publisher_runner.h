@@ -48,8 +48,7 @@ class PublisherRunner {
   // which ends the wait.
   Result<Ticket> Publish(const StateBits& bits, std::uint64_t step, const std::function<void()>& while_waiting = {});
 
-  // A copy of the ticket. With `at_most` waits until its stage is final, the runner is stopped, or the time is over.
-  [[nodiscard]] TicketStatus Look(const Ticket& ticket) const;
+  // A copy of the ticket, once its stage is final, the runner is stopped, or the time is over.
   TicketStatus Wait(const Ticket& ticket, std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;
   // Waits until all versions and anchors are uploaded. Returns false on timeout, after Stop(), or while disconnected.
   bool Flush(std::optional<std::chrono::nanoseconds> at_most = std::nullopt) const;
@@ -66,17 +65,13 @@ class PublisherRunner {
   Ticket Refuse(std::uint64_t step, const Error& why) {
     return Change([&] { return publisher_->Refuse(step, why); });
   }
-  struct BoardWork {
-    std::vector<BoardMessage> outgoing;  // to be put
-    std::vector<std::string> wanted;     // to be delivered once they are there
-    std::vector<std::string> unneeded;   // to be removed
+  struct BoardWork : BoardOutbox {
+    std::vector<std::string> wanted;  // to be delivered once they are there
   };
   // What is to be done with the board; waits up to `at_most` for something to put. What is to be put and removed is
   // returned again until BoardDone: a connection may break in between, and doing it twice is harmless.
   BoardWork NextBoardWork(std::chrono::nanoseconds at_most);
-  void BoardDone() {
-    Change([&] { given_ = {}; });
-  }
+  void BoardDone();
   void Deliver(const std::string& key, const std::string& text) {
     Change([&] { publisher_->Deliver(key, text); });
   }
@@ -114,11 +109,13 @@ class PublisherRunner {
 
   const Clock& clock_;
   std::mutex base_mutex_;
-  mutable std::mutex mutex_;  // guards stop_, given_ and the publisher's guarded calls
+  mutable std::mutex mutex_;  // guards stop_, what is given and the publisher's guarded calls
   mutable std::condition_variable changed_;
   bool stop_ = false;
   std::unique_ptr<Publisher> publisher_;
-  BoardWork given_;  // not yet done, and without `wanted`
+  // How much of the outbox is on its way to the board.
+  std::size_t given_messages_ = 0;
+  std::size_t given_keys_ = 0;
   std::vector<std::thread> threads_;
 };
 

@@ -137,7 +137,7 @@ Result<S3Options> S3OptionsOf(std::string_view url, const OpenOptions& options) 
   return OptionsOfS3(parsed, options, Access::kWithCredentials);
 }
 
-std::unique_ptr<Store> WrapStore(std::unique_ptr<Store> backend, const WrapOptions& options,
+std::unique_ptr<Store> WrapStore(std::unique_ptr<Store> backend, const OpenOptions& options,
                                  const TraceStore** counts) {
   auto traced = std::make_unique<TraceStore>(std::move(backend), options.clock, options.trace);
   if (counts != nullptr) *counts = traced.get();
@@ -149,10 +149,9 @@ std::unique_ptr<Store> WrapStore(std::unique_ptr<Store> backend, const WrapOptio
   return std::make_unique<ParallelStore>(std::move(store), options.transfer);
 }
 
-Result<std::unique_ptr<Store>> OpenStore(std::string_view url, const OpenOptions& open, const WrapOptions& wrap,
-                                         const TraceStore** counts) {
-  WW_TRY(std::unique_ptr<Store> backend, OpenBackend(url, open));
-  return WrapStore(std::move(backend), wrap, counts);
+Result<std::unique_ptr<Store>> OpenStore(std::string_view url, const OpenOptions& options, const TraceStore** counts) {
+  WW_TRY(std::unique_ptr<Store> backend, OpenBackend(url, options));
+  return WrapStore(std::move(backend), options, counts);
 }
 
 Result<bool> IsPublic(std::string_view url, const OpenOptions& options, std::string_view key) {

@@ -32,6 +32,14 @@ struct OpenOptions {
   const Clock* clock = nullptr;
   // As the caller's; what the environment says about CAs comes on top.
   HttpOptions http;
+
+  // --- of the wrappers ---
+  Sleeper* sleeper = nullptr;
+  Random* random = nullptr;  // used by this store alone
+  RetryPolicy retry;
+  StoreLimits limits;
+  TransferOptions transfer;
+  TraceStore::Sink trace;  // may be empty
 };
 
 // The back end itself, without wrappers. Nothing is asked of a service yet, except for credentials of hf://.
@@ -42,23 +50,13 @@ Result<std::unique_ptr<Store>> OpenBackend(std::string_view url, const OpenOptio
 // other URL.
 Result<S3Options> S3OptionsOf(std::string_view url, const OpenOptions& options);
 
-struct WrapOptions {
-  const Clock* clock = nullptr;
-  Sleeper* sleeper = nullptr;
-  Random* random = nullptr;  // used by this store alone
-  RetryPolicy retry;
-  StoreLimits limits;
-  TransferOptions transfer;
-  TraceStore::Sink trace;  // may be empty
-};
-
 // The usual wrappers, from the inside: trace, so that every attempt is seen; limit; retry; parallel. `counts`, if
 // given, is set to where requests are counted, which lives as long as the store.
-std::unique_ptr<Store> WrapStore(std::unique_ptr<Store> backend, const WrapOptions& options,
+std::unique_ptr<Store> WrapStore(std::unique_ptr<Store> backend, const OpenOptions& options,
                                  const TraceStore** counts = nullptr);
 
 // Both at once.
-Result<std::unique_ptr<Store>> OpenStore(std::string_view url, const OpenOptions& open, const WrapOptions& wrap,
+Result<std::unique_ptr<Store>> OpenStore(std::string_view url, const OpenOptions& options,
                                          const TraceStore** counts = nullptr);
 
 // Whether anybody can read the object without credentials. `key` is one that exists. A directory is not public.

@@ -35,7 +35,7 @@ inline constexpr std::chrono::seconds kRetryDeadline{30};
 inline constexpr int kMaxRedirects = 4;
 // FileStore: attempts at a write, because another process may remove a folder while it is empty, between our making and
 // using it.
-inline constexpr int kPlaceAttempts = 100;
+inline constexpr int kFolderAttempts = 100;
 
 // --- timeouts ---
 

@@ -159,25 +159,6 @@ Result<Checkpoint> Checkpoint::OpenDirectory(FileSystem& files, const std::files
   return checkpoint;
 }
 
-Result<Checkpoint> Checkpoint::FromMemory(std::vector<OwnedTensor> tensors, Aliases aliases) {
-  auto storage = std::make_shared<Storage>();
-  storage->owned = std::move(tensors);
-  std::vector<TensorView> views;
-  std::vector<TensorSpec> specs;
-  for (const OwnedTensor& tensor : storage->owned) {
-    WW_TRY(const std::uint64_t size, CheckedByteSize(tensor.spec));
-    WW_CHECK(tensor.bytes.size() == size);
-    views.push_back({tensor.spec, tensor.bytes});
-    specs.push_back(tensor.spec);
-  }
-  SortForFile(specs);
-  CheckpointFile file{
-      .name = kSingleFileName, .metadata = {aliases.begin(), aliases.end()}, .tensors = {}, .offsets = {}};
-  for (TensorSpec& spec : specs) file.tensors.push_back(std::move(spec.name));
-  storage->files.push_back(std::move(file));
-  return Assemble(std::move(storage), views, std::move(aliases));
-}
-
 Result<Checkpoint> Checkpoint::Assemble(std::shared_ptr<Storage> storage, const std::vector<TensorView>& tensors,
                                         Aliases aliases) {
   std::vector<TensorSpec> specs;

@@ -1,5 +1,5 @@
-// A checkpoint: a model's tensors with their data, from one safetensors file, from a Hugging Face directory, or from
-// memory. Files are mapped, not read, so a checkpoint may be larger than memory.
+// A checkpoint: a model's tensors with their data, from one safetensors file or from a Hugging Face directory. Files
+// are mapped, not read, so a checkpoint may be larger than memory.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,12 @@
 
 namespace weightwire {
 
-// A tensor that owns its data. REQUIRES of whoever makes one: bytes.size() is what the spec says.
-struct OwnedTensor {
-  TensorSpec spec;
-  std::vector<std::uint8_t> bytes;
-};
-
 // One safetensors file of a checkpoint, as far as it matters for writing one like it.
 struct CheckpointFile {
   std::string name;  // within the directory
   Metadata metadata;
   std::vector<std::string> tensors;  // in the order of the data
-  // Of the file itself, when there is one: its size, and where the data of each tensor begins.
+  // Of the file itself: its size, and where the data of each tensor begins.
   std::uint64_t size_bytes = 0;
   std::vector<std::uint64_t> offsets;
 };
@@ -47,9 +41,6 @@ class Checkpoint {
   // The same on another file system than this machine's, which must outlive the checkpoint.
   static Result<Checkpoint> Open(FileSystem& files, const std::filesystem::path& path);
 
-  // As if opened from one file, named model.safetensors.
-  static Result<Checkpoint> FromMemory(std::vector<OwnedTensor> tensors, Aliases aliases = {});
-
   [[nodiscard]] const Layout& layout() const { return layout_; }
 
   // Data of the tensor with that index in the layout; any alignment. Valid as long as this or a copy of it lives.
@@ -64,7 +55,7 @@ class Checkpoint {
   // The files behind it, in order of their names. A view keeps those of what it is a view of.
   [[nodiscard]] const std::vector<CheckpointFile>& files() const { return storage_->files; }
 
-  // The directory it was opened from; empty when it was one file or memory.
+  // The directory it was opened from; empty when it was one file.
   [[nodiscard]] const std::filesystem::path& directory() const { return storage_->directory; }
 
   // Whether the files are shards, listed in an index file.
@@ -76,7 +67,6 @@ class Checkpoint {
  private:
   struct Storage {
     std::vector<std::unique_ptr<FileMap>> maps;
-    std::vector<OwnedTensor> owned;
     std::vector<CheckpointFile> files;
     std::filesystem::path directory;
     bool has_index = false;

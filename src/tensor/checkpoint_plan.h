@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "tensor/checkpoint.h"
 #include "tensor/layout.h"
+#include "tensor/policy.h"
 
 namespace weightwire {
 
@@ -27,7 +28,7 @@ using CheckpointPlan = std::vector<PlannedFile>;
 
 struct CheckpointOptions {
   // A shard is closed before the tensor that would make it larger; a tensor above this has a shard of its own.
-  std::uint64_t max_shard_bytes = 5'000'000'000;
+  std::uint64_t max_shard_bytes = kMaxShardBytes;
   // transformers does not load a file without "format".
   Metadata metadata = {{"format", "pt"}};
   // The tensors are an adapter's: all in adapter_model.safetensors, where PEFT looks for them.

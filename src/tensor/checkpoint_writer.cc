@@ -91,10 +91,6 @@ class StagedOutput {
 
 }  // namespace
 
-TensorSource DataOf(const Checkpoint& checkpoint) {
-  return [&checkpoint](std::size_t index, const TensorSink& sink) { return sink(checkpoint.bytes(index)); };
-}
-
 Result<std::vector<std::string>> WriteCheckpointLike(const Checkpoint& like, const Layout& layout,
                                                      const fs::path& output, const TensorSource& data) {
   const CheckpointPlan plan = PlanLike(like, layout);
@@ -120,18 +116,6 @@ Result<std::vector<std::string>> WriteCheckpointLike(const Checkpoint& like, con
   WW_RETURN_IF_ERROR(SyncDirectory(staged.path()));
   WW_RETURN_IF_ERROR(staged.Commit());
   return left_out;
-}
-
-Status WriteCheckpoint(const Layout& layout, const fs::path& output, const CheckpointOptions& options,
-                       const TensorSource& data) {
-  const CheckpointPlan plan = PlanFresh(layout, options);
-  StagedOutput staged(WithoutTrailingSlash(output));
-  WW_RETURN_IF_ERROR(staged.CheckNameIsFree());
-  WW_RETURN_IF_ERROR(staged.CreateDirectory());
-  for (const PlannedFile& file : plan) WW_RETURN_IF_ERROR(WriteFile(file, layout, staged.path() / file.name, data));
-  if (plan.size() > 1) WW_RETURN_IF_ERROR(WriteText(staged.path() / kIndexFileName, IndexText(plan)));
-  WW_RETURN_IF_ERROR(SyncDirectory(staged.path()));
-  return staged.Commit();
 }
 
 }  // namespace weightwire

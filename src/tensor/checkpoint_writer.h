@@ -1,4 +1,4 @@
-// Writing checkpoints: like an existing one, or afresh. The output appears complete under its name or not at all; one
+// Writing a checkpoint like an existing one. The output appears complete under its name or not at all; one
 // that is already there is refused. No more than one portion of one tensor is in memory at a time.
 #pragma once
 
@@ -22,9 +22,6 @@ using TensorSink = std::function<Status(std::span<const std::uint8_t> bytes)>;
 // written. An error ends the writing and is returned.
 using TensorSource = std::function<Status(std::size_t index, const TensorSink& sink)>;
 
-// The data of a checkpoint as a TensorSource. The checkpoint must outlive it.
-[[nodiscard]] TensorSource DataOf(const Checkpoint& checkpoint);
-
 // Writes tensors of `layout` to `output` in the form of `like`: one file if that was one, else a directory with the
 // same files, each with the same metadata and the same tensors in the same order, and copies of everything else in the
 // directory.
@@ -38,10 +35,5 @@ using TensorSource = std::function<Status(std::size_t index, const TensorSink& s
 // Returns what in the directory has been left out (extra_files.h).
 Result<std::vector<std::string>> WriteCheckpointLike(const Checkpoint& like, const Layout& layout,
                                                      const std::filesystem::path& output, const TensorSource& data);
-
-// Writes a Hugging Face directory with nothing but weights: model.safetensors, or shards named
-// model-00001-of-0000N.safetensors in order of the layout, and their index.
-Status WriteCheckpoint(const Layout& layout, const std::filesystem::path& output, const CheckpointOptions& options,
-                       const TensorSource& data);
 
 }  // namespace weightwire

@@ -50,17 +50,9 @@ constexpr bool RowsAreInNumberOrder() {
 }
 static_assert(RowsAreInNumberOrder(), "TraitsOf and DTypeNumbered use the number as an index");
 
-constexpr auto kAll = [] {
-  std::array<DType, kTraits.size()> all{};
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = kTraits[i].dtype;
-  return all;
-}();
-
 const Traits& TraitsOf(DType dtype) { return kTraits[static_cast<std::size_t>(dtype) - 1]; }
 
 }  // namespace
-
-std::span<const DType> AllDTypes() { return kAll; }
 
 std::string_view NameOf(DType dtype) { return TraitsOf(dtype).name; }
 

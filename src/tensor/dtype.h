@@ -37,9 +37,6 @@ enum class DType : std::uint8_t {
   kU64 = 22,
 };
 
-// All of them, in rising order.
-[[nodiscard]] std::span<const DType> AllDTypes();
-
 // The name as safetensors headers spell it ("BF16", "F8_E4M3").
 [[nodiscard]] std::string_view NameOf(DType dtype);
 [[nodiscard]] std::optional<DType> DTypeNamed(std::string_view name);

@@ -302,19 +302,6 @@ Result<std::vector<std::uint8_t>> SafetensorsHeader(std::span<const TensorSpec> 
   return header;
 }
 
-Result<std::vector<std::uint8_t>> WriteSafetensors(std::span<const TensorView> tensors, const Metadata& metadata) {
-  std::vector<TensorSpec> specs;
-  specs.reserve(tensors.size());
-  for (const TensorView& tensor : tensors) specs.push_back(tensor.spec);
-  WW_TRY(std::vector<std::uint8_t> file, SafetensorsHeader(specs, metadata));
-  file.reserve(file.size() + TotalBytes(specs).value());
-  for (const TensorView& tensor : tensors) {
-    WW_CHECK(tensor.bytes.size() == CheckedByteSize(tensor.spec).value());
-    file.insert(file.end(), tensor.bytes.begin(), tensor.bytes.end());
-  }
-  return file;
-}
-
 Result<SafetensorsWriter> SafetensorsWriter::Create(const std::filesystem::path& path,
                                                     std::span<const TensorSpec> specs, const Metadata& metadata) {
   WW_TRY(const std::vector<std::uint8_t> header, SafetensorsHeader(specs, metadata));

@@ -64,9 +64,6 @@ void SortForFile(std::vector<TensorSpec>& specs);
 // Same input, same bytes.
 Result<std::vector<std::uint8_t>> SafetensorsHeader(std::span<const TensorSpec> specs, const Metadata& metadata);
 
-// A whole file in memory, tensors in the order given. REQUIRES: each span is as long as its spec says.
-Result<std::vector<std::uint8_t>> WriteSafetensors(std::span<const TensorView> tensors, const Metadata& metadata);
-
 // A file written portion by portion, so that it may be larger than memory.
 class SafetensorsWriter {
  public:

@@ -8,7 +8,9 @@
 
 #include "codec/format/units.h"
 #include "codec/models.h"
+#include "support/owned_tensor.h"
 #include "support/random_tensors.h"
+#include "support/safetensors_file.h"
 
 namespace weightwire {
 namespace {
@@ -87,7 +89,7 @@ void ChangeUnits(Random& random, int width, std::uint64_t per_thousand, std::spa
 }
 
 TensorSpec AnySpec(Random& random, const std::string& name, std::uint64_t most_units) {
-  TensorSpec spec{name, AllDTypes()[Below(random, AllDTypes().size())], {}};
+  TensorSpec spec{name, testing::AllDTypes()[Below(random, testing::AllDTypes().size())], {}};
   switch (Below(random, 8)) {
     case 0:  // a scalar
       break;
@@ -175,7 +177,8 @@ RC_GTEST_PROP(Delta, LeadsFromAnyStateToAnyOther, ()) {
 RC_GTEST_PROP(Delta, OfLargeTensorsWithOneSample, ()) {
   // Above 16384 units tables are made from a part, and the rest may hold anything.
   Random random = AnySource();
-  const TensorSpec spec{"t", AllDTypes()[Below(random, AllDTypes().size())], {4 * (5000 + Below(random, 12'000))}};
+  const TensorSpec spec{
+      "t", testing::AllDTypes()[Below(random, testing::AllDTypes().size())], {4 * (5000 + Below(random, 12'000))}};
   OwnedTensor old_tensor = AnyTensor(random, spec);
   OwnedTensor new_tensor = old_tensor;
   const auto width = static_cast<std::size_t>(UnitBytes(spec.dtype));
@@ -402,7 +405,7 @@ RC_GTEST_PROP(Parts, OfBoxesMakeUpTheDeltaInAnyOrder, ()) {
   std::vector<OwnedTensor> old_tensors;
   std::vector<OwnedTensor> new_tensors;
   for (int t = 0; t < 3; ++t) {
-    TensorSpec spec{"t" + std::to_string(t), AllDTypes()[Below(random, AllDTypes().size())], {}};
+    TensorSpec spec{"t" + std::to_string(t), testing::AllDTypes()[Below(random, testing::AllDTypes().size())], {}};
     spec.shape = {1 + Below(random, 9), 1 + Below(random, 30), 4 * (1 + Below(random, 10))};
     old_tensors.push_back(AnyTensor(random, spec));
     new_tensors.push_back(old_tensors.back());

@@ -5,6 +5,8 @@
 
 #include "codec/models.h"
 #include "codec/open_file.h"
+#include "support/owned_tensor.h"
+#include "support/safetensors_file.h"
 
 namespace weightwire {
 namespace {
@@ -246,7 +248,8 @@ TEST(DeltaFile, OtherFilesAreNotDeltas) {
   EXPECT_EQ(code({}), ErrorCode::kCorrupt);
   EXPECT_EQ(code(Bytes(100, 'x')), ErrorCode::kCorrupt);
   const Bytes byte = {1};
-  const auto checkpoint = WriteSafetensors(std::vector<TensorView>{{{"a", DType::kU8, {1}}, byte}}, {{"format", "pt"}});
+  const auto checkpoint =
+      testing::WriteSafetensors(std::vector<TensorView>{{{"a", DType::kU8, {1}}, byte}}, {{"format", "pt"}});
   EXPECT_EQ(code(checkpoint.value()), ErrorCode::kUnsupported);
   OpenFile newer = Open(DeltaBetween(ModelOf({}), ModelOf({})));
   EXPECT_TRUE(DeltaFile::Parse(Seal(newer)).ok());

@@ -18,6 +18,7 @@
 #include "codec/encode/encoder.h"
 #include "codec/format/box.h"
 #include "codec/format/delta_file.h"
+#include "support/owned_tensor.h"
 #include "tensor/checkpoint.h"
 
 namespace weightwire::testing {

@@ -10,6 +10,7 @@
 #include "base/sha256.h"
 #include "codec/format/delta_file.h"
 #include "codec/format/format.h"
+#include "support/safetensors_file.h"
 #include "tensor/safetensors.h"
 
 namespace weightwire::testing {
@@ -66,10 +67,10 @@ inline std::vector<std::uint8_t> Seal(const OpenFile& open) {
   const auto vector_of = [](const char* name, const std::vector<std::uint8_t>& bytes) {
     return TensorView{{name, DType::kU8, {bytes.size()}}, bytes};
   };
-  auto file =
-      WriteSafetensors(std::vector<TensorView>{vector_of(kIndexEntry, index), vector_of(kTablesEntry, open.tables),
-                                               vector_of(kPayloadEntry, open.payload)},
-                       open.metadata);
+  auto file = testing::WriteSafetensors(
+      std::vector<TensorView>{vector_of(kIndexEntry, index), vector_of(kTablesEntry, open.tables),
+                              vector_of(kPayloadEntry, open.payload)},
+      open.metadata);
   WW_CHECK(file.ok());
   Reseal(file.value());
   return std::move(file).value();

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "codec/models.h"
+#include "support/owned_tensor.h"
 
 namespace weightwire {
 namespace {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "codec/models.h"
+#include "support/safetensors_file.h"
 #include "tensor/safetensors.h"
 
 namespace weightwire::testing {
@@ -27,7 +28,7 @@ inline Bytes CheckpointOf(const Model& model) {
   std::vector<TensorView> views;
   for (std::size_t i = 0; i < model.layout->size(); ++i)
     views.push_back({model.layout->tensors()[i], model.tensors[i]});
-  return WriteSafetensors(views, {}).value();
+  return testing::WriteSafetensors(views, {}).value();
 }
 
 }  // namespace weightwire::testing

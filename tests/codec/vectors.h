@@ -12,6 +12,8 @@
 #include "codec/models.h"
 #include "codec/open_file.h"
 #include "codec/vector_parts.h"
+#include "support/owned_tensor.h"
+#include "support/safetensors_file.h"
 
 namespace weightwire::testing {
 
@@ -98,7 +100,7 @@ class GoodVectors {
   }
 
   void Types() {
-    for (const DType dtype : AllDTypes()) {
+    for (const DType dtype : testing::AllDTypes()) {
       Random random(static_cast<std::uint64_t>(dtype));
       const int width = UnitBytes(dtype);
       Tensors tensors;
@@ -468,7 +470,7 @@ class BadVectors {
         const Bytes& bytes = name == "index" ? index : name == "tables" ? open.tables : open.payload;
         views.push_back({{name, dtype, {bytes.size()}}, bytes});
       }
-      Bytes file = WriteSafetensors(views, open.metadata).value();
+      Bytes file = testing::WriteSafetensors(views, open.metadata).value();
       if (names[0] == "index") SealAt(file, HashOffset(file));
       return file;
     };

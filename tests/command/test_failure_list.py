@@ -65,7 +65,7 @@ def test_a_mirror_whose_files_were_replaced_by_those_of_another_version(run, tmp
     succeed("checkout", f"{run}@0", tmp_path / "out")
     shutil.copy(tmp_path / "out/model.safetensors", tmp_path / "mirror/model.safetensors")
     result = weightwire("follow", run, tmp_path / "mirror", "--once")
-    assert result.returncode == 0 and "loaded anew" in result.stderr and result.stderr.count("\n") == 1
+    assert result.returncode == 0 and "loaded again" in result.stderr and result.stderr.count("\n") == 1
     same_checkpoint(tmp_path / "mirror", tmp_path / "3")
 
 
@@ -84,7 +84,7 @@ def test_one_wrong_byte_in_a_tensor_that_no_delta_touches(tmp_path):
     (untouched,) = (f for f in (tmp_path / "mirror").glob("*.safetensors") if b'"c"' in f.read_bytes()[:200])
     flip(untouched, -1)
     result = weightwire("follow", tmp_path / "bucket", tmp_path / "mirror", "--once")
-    assert result.returncode == 0 and "loaded anew" in result.stderr and result.stderr.count("\n") == 1
+    assert result.returncode == 0 and "loaded again" in result.stderr and result.stderr.count("\n") == 1
     same_checkpoint(tmp_path / "mirror", tmp_path / "2")
 
 
@@ -211,7 +211,7 @@ def test_every_bit_arrives_when(tmp_path, case):
     # And a mirror that has them where they do not belong is found out.
     succeed("follow", tmp_path / "bucket", tmp_path / "back", "--until", 0)
     shutil.copy(tmp_path / "new", tmp_path / "back/model.safetensors")
-    assert "loaded anew" in weightwire("follow", tmp_path / "bucket", tmp_path / "back", "--until", 0).stderr
+    assert "loaded again" in weightwire("follow", tmp_path / "bucket", tmp_path / "back", "--until", 0).stderr
     assert read_directory(tmp_path / "back") == {"w": ("BF16", [4_000], old.tobytes())}
 
 

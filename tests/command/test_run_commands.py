@@ -636,7 +636,7 @@ def test_a_damaged_mirror_is_loaded_anew(run, tmp_path):
     succeed("follow", run, tmp_path / "mirror", "--once")
     (tmp_path / "mirror/.weightwire/state.json").write_text("nonsense")
     result = weightwire("follow", run, tmp_path / "mirror", "--once")
-    assert result.returncode == 0 and "loaded anew" in result.stderr
+    assert result.returncode == 0 and "loaded again" in result.stderr
     same_checkpoint(tmp_path / "mirror", tmp_path / "3")
 
 

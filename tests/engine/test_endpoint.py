@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import fastapi
 import pytest
 import weightwire as ww
+from weightwire import _policy
 from weightwire.integrations.vllm import _endpoint as endpoint_module
 from weightwire.integrations.vllm import _version_header
 
@@ -36,7 +37,7 @@ def test_other_api_servers_wait_until_the_engine_is_verified(monkeypatch):
         async def get_weight_version(self):
             return "default"
 
-    monkeypatch.setattr(endpoint_module, "_MATCH_SECONDS", 0.0)
+    monkeypatch.setattr(_policy, "MATCH_SECONDS", 0.0)
     with pytest.raises(ww.UnavailableError, match="did not find out"):
         asyncio.run(endpoint_module._wait_for_label(Never()))
 

@@ -531,7 +531,7 @@ def test_the_engine_is_brought_to_another_mirror_than_it_was_loaded_from(follow,
 
     engine = NotingEngine()
     engine.says.update(says)
-    refusal = pytest.raises(UpdateRefused, match="'a' can neither be compared with it nor loaded anew")
+    refusal = pytest.raises(UpdateRefused, match="'a' can neither be compared with it nor loaded again")
     with refusal if tasks is None else contextlib.nullcontext():
         follow(steps_taken, engine=engine, served=served)
 

@@ -1,4 +1,4 @@
-"""A server that packs its linear weights, as vLLM does on CPUs: touched modules are loaded anew, in the commit."""
+"""A server that packs its linear weights, as vLLM does on CPUs: touched modules are loaded again, in the commit."""
 
 import signal
 

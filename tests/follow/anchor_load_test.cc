@@ -36,11 +36,11 @@ TEST_F(AnchorLoadTest, LoadsEveryObjectAndShowsNothingBeforeCommit) {
   std::uint64_t bytes = 0;
   std::size_t objects = 0;
   while (!load->IsComplete()) {
-    const auto piece = load->LoadPiece();
-    ASSERT_TRUE(piece.ok()) << piece.error().message();
-    EXPECT_FALSE(piece.value().lost.has_value());
-    bytes += piece.value().bytes;
-    if (piece.value().completes_object) ++objects;
+    const auto portion = load->LoadPortion();
+    ASSERT_TRUE(portion.ok()) << portion.error().message();
+    EXPECT_FALSE(portion.value().lost.has_value());
+    bytes += portion.value().bytes;
+    if (portion.value().completes_object) ++objects;
   }
   const AnchorManifest manifest = maker_.run().ReadAnchor(name_).value().manifest;
   EXPECT_EQ(bytes, manifest.TotalBytes());
@@ -53,13 +53,13 @@ TEST_F(AnchorLoadTest, LoadsEveryObjectAndShowsNothingBeforeCommit) {
 
 TEST_F(AnchorLoadTest, AnUnavailableStoreLeavesTheLoadWhereItWas) {
   const auto load = Begin();
-  ASSERT_TRUE(load->LoadPiece().ok());
+  ASSERT_TRUE(load->LoadPortion().ok());
   const std::string next = load->ObjectKey();
   store_.fail = [](std::string_view, std::string_view) { return Error(ErrorCode::kUnavailable, "not now"); };
-  EXPECT_EQ(load->LoadPiece().error().code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(load->LoadPortion().error().code(), ErrorCode::kUnavailable);
   EXPECT_EQ(load->ObjectKey(), next);
   store_.fail = nullptr;
-  while (!load->IsComplete()) ASSERT_FALSE(load->LoadPiece().value().lost.has_value());
+  while (!load->IsComplete()) ASSERT_FALSE(load->LoadPortion().value().lost.has_value());
   EXPECT_TRUE(load->Commit().ok());
 }
 
@@ -69,12 +69,12 @@ TEST_F(AnchorLoadTest, AnObjectThatWasDamagedOnTheWayIsLoadedAgainFromItsStart) 
   int lost = 0;
   for (int i = 0; i < 100 && !load->IsComplete(); ++i) {
     const std::string key = load->ObjectKey();
-    const auto piece = load->LoadPiece();
-    ASSERT_TRUE(piece.ok());
-    if (!piece.value().lost.has_value()) continue;
+    const auto portion = load->LoadPortion();
+    ASSERT_TRUE(portion.ok());
+    if (!portion.value().lost.has_value()) continue;
     ++lost;
-    EXPECT_EQ(piece.value().lost->code(), ErrorCode::kCorrupt);
-    EXPECT_THAT(piece.value().lost->message(), ::testing::HasSubstr(key));
+    EXPECT_EQ(portion.value().lost->code(), ErrorCode::kCorrupt);
+    EXPECT_THAT(portion.value().lost->message(), ::testing::HasSubstr(key));
     EXPECT_EQ(load->ObjectKey(), key);
   }
   EXPECT_EQ(lost, 1);
@@ -87,10 +87,10 @@ TEST_F(AnchorLoadTest, AMissingObjectIsReportedAndCanBeSkipped) {
   const auto load = Begin();
   std::vector<std::string> lost;
   for (int i = 0; i < 100 && !load->IsComplete(); ++i) {
-    const auto piece = load->LoadPiece();
-    ASSERT_TRUE(piece.ok());
-    if (!piece.value().lost.has_value()) continue;
-    EXPECT_EQ(piece.value().lost->code(), ErrorCode::kNotFound);
+    const auto portion = load->LoadPortion();
+    ASSERT_TRUE(portion.ok());
+    if (!portion.value().lost.has_value()) continue;
+    EXPECT_EQ(portion.value().lost->code(), ErrorCode::kNotFound);
     lost.push_back(load->ObjectKey());
     load->SkipObject();
   }
@@ -103,7 +103,7 @@ TEST_F(AnchorLoadTest, BytesOfAnotherStateAreNotCommitted) {
   const auto load = AnchorLoad::Begin(maker_.run(), maker_.run().ReadAnchor(name_).value(), maker_.records()[1],
                                       maker_.states()[1].layout, target_, maker_.pool())
                         .value();
-  while (!load->IsComplete()) ASSERT_TRUE(load->LoadPiece().ok());
+  while (!load->IsComplete()) ASSERT_TRUE(load->LoadPortion().ok());
   EXPECT_EQ(load->Commit().error().code(), ErrorCode::kCorrupt);
   EXPECT_FALSE(target_.held().has_value());
 }

@@ -11,9 +11,9 @@
 namespace weightwire {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class ArrayTargetTest : public testing::Test {
+class ArrayTargetTest : public ::testing::Test {
  protected:
   ArrayTargetTest() : store_(&clock_), maker_(store_) {
     maker_.Publish();

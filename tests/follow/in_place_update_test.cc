@@ -17,6 +17,7 @@
 #include "codec/models.h"
 #include "follow/in_place/update_lock.h"
 #include "support/checkpoints.h"
+#include "support/owned_tensor.h"
 #include "support/sim_file_system.h"
 #include "support/temporary_directory.h"
 #include "tensor/checkpoint_writer.h"
@@ -93,8 +94,8 @@ struct States {
     std::vector<OwnedTensor> changed = tensors;
     for (std::uint8_t& byte : changed[0].bytes) byte ^= 0x15;
     for (std::size_t i = 0; i < changed[2].bytes.size(); i += i < 1000 ? 2 : 7'502) changed[2].bytes[i] ^= 0x01;
-    const auto old_state = Checkpoint::FromMemory(tensors);
-    const auto new_state = Checkpoint::FromMemory(changed);
+    const auto old_state = testing::CheckpointOf(tensors);
+    const auto new_state = testing::CheckpointOf(changed);
     before = Written(old_state.value());
     after = Written(new_state.value());
     change = Change(old_state.value(), new_state.value());
@@ -104,7 +105,7 @@ struct States {
     const TemporaryDirectory directory;
     CheckpointOptions options;
     options.max_shard_bytes = 43'000;
-    const Status written = WriteCheckpoint(checkpoint.layout(), directory / "weights", options, DataOf(checkpoint));
+    const Status written = testing::WriteCheckpoint(checkpoint, directory / "weights", options);
     EXPECT_TRUE(written.ok()) << written.error().message();
     Contents contents = ContentsOf(directory / "weights");
     EXPECT_EQ(contents.size(), 3U);
@@ -307,8 +308,8 @@ TEST_F(PendingInPlace, AFileOfTheDirectoryIsPendingToo) {
 
 TEST(InPlace, ASingleFileHasAJournalOfItsOwn) {
   Fixture fixture;
-  const auto before = Checkpoint::FromMemory({testing::Tensor("x", {1, 2, 3, 4})});
-  const auto after = Checkpoint::FromMemory({testing::Tensor("x", {1, 9, 3, 9})});
+  const auto before = testing::CheckpointOf({testing::Tensor("x", {1, 2, 3, 4})});
+  const auto after = testing::CheckpointOf({testing::Tensor("x", {1, 9, 3, 9})});
   const auto change = Change(before.value(), after.value());
   const TemporaryDirectory directory;
   WriteTensors(directory / "a", {testing::Tensor("x", {1, 2, 3, 4})});
@@ -335,8 +336,8 @@ TEST(InPlace, EveryNameOfATieIsWritten) {
   const TemporaryDirectory directory;
   const fs::path both = directory / "both.safetensors";
   WriteTensors(both, {testing::Tensor("embed", {1, 2, 3}), testing::Tensor("head", {1, 2, 3})});
-  const auto before = Checkpoint::FromMemory({testing::Tensor("embed", {1, 2, 3})}, {{"head", "embed"}});
-  const auto after = Checkpoint::FromMemory({testing::Tensor("embed", {1, 7, 3})}, {{"head", "embed"}});
+  const auto before = testing::CheckpointOf({testing::Tensor("embed", {1, 2, 3})}, {{"head", "embed"}});
+  const auto after = testing::CheckpointOf({testing::Tensor("embed", {1, 7, 3})}, {{"head", "embed"}});
   const auto change = Change(before.value(), after.value());
   const auto view = Open(both).ViewAs(before.value().layout());
   ASSERT_TRUE(view.ok());
@@ -397,8 +398,8 @@ TEST(InPlace, RemovedAndAddedAgainIsWrittenWhole) {
   const TemporaryDirectory directory;
   const fs::path path = directory / "a.safetensors";
   WriteTensors(path, {testing::Tensor("x", {1, 2}), testing::Tensor("y", {3})});
-  const auto without = Checkpoint::FromMemory({testing::Tensor("y", {3})});
-  const auto again = Checkpoint::FromMemory({testing::Tensor("x", {8, 9}), testing::Tensor("y", {3})});
+  const auto without = testing::CheckpointOf({testing::Tensor("y", {3})});
+  const auto again = testing::CheckpointOf({testing::Tensor("x", {8, 9}), testing::Tensor("y", {3})});
   const Checkpoint base = Open(path);
   const std::vector<std::shared_ptr<const StagedChange>> changes = {Change(base, without.value()),
                                                                     Change(without.value(), again.value())};

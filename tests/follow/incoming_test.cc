@@ -1,4 +1,4 @@
-// Files on their way into a mirror: more of them than may be open at a time, in pieces that come in any order.
+// Files on their way into a mirror: more of them than may be open at a time, in portions that come in any order.
 #include "follow/mirror/incoming.h"
 
 #include <fmt/format.h>

@@ -7,6 +7,8 @@
 #include "base/bytes.h"
 #include "follow/in_place/journal_writer.h"
 #include "follow/mirror_world.h"
+#include "support/owned_tensor.h"
+#include "support/safetensors_file.h"
 
 namespace weightwire {
 namespace {
@@ -52,13 +54,13 @@ struct Written {
   Status Journalled(bool check_tensors = true) {
     std::vector<std::span<const std::uint8_t>> held;
     for (std::size_t i = 0; i < checkpoint.layout().size(); ++i) held.push_back(checkpoint.bytes(i));
-    const auto places = PlacesIn(checkpoint.files(), checkpoint.layout());
-    EXPECT_TRUE(places.ok());
+    const auto locations = LocationsIn(checkpoint.files(), checkpoint.layout());
+    EXPECT_TRUE(locations.ok());
     JournalRequest request;
     request.change = change.get();
     request.note = "a note";
     request.files = checkpoint.files();
-    request.places = places.value();
+    request.locations = locations.value();
     request.tensors = held;
     request.check_tensors = check_tensors;
     return Name(WriteJournal(files, "c/journal.next", request, BestKernels(), OneThread()));
@@ -71,7 +73,7 @@ TEST(Journal, LeadsForwardsAndBackForEveryTypeAndDensity) {
   testing::Random random(3);
   for (const std::uint64_t one_in : {1, 2, 30, 1000}) {
     std::vector<OwnedTensor> tensors;
-    for (const DType dtype : AllDTypes())
+    for (const DType dtype : testing::AllDTypes())
       tensors.push_back(RandomTensor(random, std::string(NameOf(dtype)), dtype, 720));
     tensors.push_back(RandomTensor(random, "empty", DType::kF32, 0));
     const Model before = ModelOf(std::move(tensors));
@@ -110,12 +112,12 @@ TEST(Journal, ThreadsMakeTheSameBytes) {
   ASSERT_TRUE(one.Journalled().ok());
   const std::string expected = one.disk.Contents().at("c/journal");
   std::vector<std::span<const std::uint8_t>> held = {one.checkpoint.bytes(0)};
-  const auto places = PlacesIn(one.checkpoint.files(), one.checkpoint.layout());
+  const auto locations = LocationsIn(one.checkpoint.files(), one.checkpoint.layout());
   JournalRequest request;
   request.change = one.change.get();
   request.note = "a note";
   request.files = one.checkpoint.files();
-  request.places = places.value();
+  request.locations = locations.value();
   request.tensors = held;
   ThreadPool pool(3);
   ASSERT_TRUE(one.Name(WriteJournal(one.files, "c/journal.next", request, BestKernels(), pool)).ok());
@@ -145,12 +147,12 @@ TEST(Journal, BothNamesOfATieHaveAPlace) {
   SimFileSystem files(disk);
   const Checkpoint checkpoint = Written::Put(files, both, 1 << 30);
   const auto tied = Layout::Make({embed.spec}, {{"head", "embed"}});
-  const auto places = PlacesIn(checkpoint.files(), tied.value());
-  ASSERT_TRUE(places.ok());
+  const auto locations = LocationsIn(checkpoint.files(), tied.value());
+  ASSERT_TRUE(locations.ok());
   const auto begin = checkpoint.files()[0].offsets[0];
-  EXPECT_THAT(places.value(), ElementsAre(TensorPlace{0, begin, 0}, TensorPlace{0, begin + 20, 0}));
+  EXPECT_THAT(locations.value(), ElementsAre(TensorLocation{0, begin, 0}, TensorLocation{0, begin + 20, 0}));
   const auto other = Layout::Make({embed.spec}, {});
-  EXPECT_EQ(PlacesIn(checkpoint.files(), other.value()).error().code(), ErrorCode::kMismatch);
+  EXPECT_EQ(LocationsIn(checkpoint.files(), other.value()).error().code(), ErrorCode::kMismatch);
 }
 
 class DamagedJournal : public ::testing::Test {

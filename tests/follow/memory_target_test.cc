@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "codec/models.h"
+#include "support/owned_tensor.h"
+#include "support/safetensors_file.h"
 
 namespace weightwire {
 namespace {
@@ -29,7 +31,7 @@ void Load(MemoryTarget& target, const Model& model) {
   for (std::size_t i = 0; i < model.tensors.size(); ++i) {
     views.push_back({model.layout->tensors()[i], model.tensors[i]});
   }
-  const Bytes bytes = WriteSafetensors(views, {}).value();
+  const Bytes bytes = testing::WriteSafetensors(views, {}).value();
   AnchorFile file;
   file.name = "model.safetensors";
   file.size_bytes = bytes.size();

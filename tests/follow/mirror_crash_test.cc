@@ -10,6 +10,7 @@
 
 #include "follow/mirror_faults.h"
 #include "follow/mirror_world.h"
+#include "support/owned_tensor.h"
 
 namespace weightwire {
 namespace {

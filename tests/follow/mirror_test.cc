@@ -6,6 +6,7 @@
 
 #include "base/real_file_system.h"
 #include "follow/mirror_world.h"
+#include "support/owned_tensor.h"
 #include "support/temporary_directory.h"
 
 namespace weightwire {
@@ -129,7 +130,7 @@ TEST_F(MirrorTest, AskedToCheckItFindsWhatOthersHaveChanged) {
   auto mirror = Open({.adopt = false, .check = true, .include_code = false});
   EXPECT_FALSE(mirror->held().has_value());
   ASSERT_TRUE(mirror->damage().has_value());
-  EXPECT_THAT(mirror->damage()->message(), HasSubstr("must be loaded anew"));
+  EXPECT_THAT(mirror->damage()->message(), HasSubstr("must be loaded again"));
 }
 
 TEST_F(MirrorTest, WithoutItsDigestsItReadsEverything) {
@@ -147,7 +148,7 @@ TEST_F(MirrorTest, WithoutItsDigestsItReadsEverything) {
   auto mirror = Open();
   EXPECT_FALSE(mirror->held().has_value());
   ASSERT_TRUE(mirror->damage().has_value());
-  EXPECT_THAT(mirror->damage()->message(), HasSubstr("must be loaded anew"));
+  EXPECT_THAT(mirror->damage()->message(), HasSubstr("must be loaded again"));
   ASSERT_TRUE(LoadInto(*mirror, versions_[1]).ok());
   EXPECT_TRUE(HoldsExactly(*mirror, versions_[1]));
 }
@@ -422,7 +423,7 @@ TEST_F(MirrorTest, ALoadMayHaveMoreFilesThanCanBeOpen) {
   auto mirror = Open();
   const auto load = LoadWithoutCommit(*mirror, version);
   ASSERT_TRUE(load.ok());
-  // A piece of one that was closed comes again.
+  // A portion of one that was closed comes again.
   const std::string& text = version.files.begin()->second;
   ASSERT_TRUE(load.value()->WriteAt(0, 0, SpanOf(text)).ok());
   ASSERT_TRUE(CommitLoad(*load.value(), version).ok());
@@ -635,7 +636,7 @@ TEST_F(MirrorTest, ADiskThatRefusesLeavesOldOrNew) {
   EXPECT_GT(unusable, 5);
 }
 
-// A disk that is full, and has room again later: nothing has to be opened anew.
+// A disk that is full, and has room again later: nothing has to be opened again.
 TEST_F(MirrorTest, AFullDiskLeavesNothingInDoubt) {
   bool full = false;
   SimFileSystem files(disk_, [&](std::string_view effect, const auto&) {

@@ -13,6 +13,7 @@
 #include "codec/models.h"
 #include "follow/mirror/mirror.h"
 #include "follow/mirror/reader.h"
+#include "support/owned_tensor.h"
 #include "support/sim_file_system.h"
 #include "tensor/checkpoint_plan.h"
 #include "tensor/safetensors.h"
@@ -94,15 +95,15 @@ inline std::vector<AnchorFile> AnchorFilesOf(const ModelVersion& version) {
   return files;
 }
 
-// Begins to load a version, and gives all pieces of it in an odd order.
+// Begins to load a version, and gives all portions of it in an odd order.
 inline Result<std::unique_ptr<TargetLoad>> LoadWithoutCommit(Mirror& mirror, const ModelVersion& version) {
-  constexpr std::size_t kPiece = 700;
+  constexpr std::size_t kPortion = 700;
   WW_TRY(std::unique_ptr<TargetLoad> load, mirror.BeginLoad(AnchorFilesOf(version)));
   std::size_t file = 0;
   for (const auto& [name, text] : version.files) {
-    for (std::size_t at = text.size() / kPiece + 1; at-- > 0;) {
-      const std::string_view piece = std::string_view(text).substr(std::min(at * kPiece, text.size()), kPiece);
-      WW_RETURN_IF_ERROR(load->WriteAt(file, at * kPiece, SpanOf(piece)));
+    for (std::size_t at = text.size() / kPortion + 1; at-- > 0;) {
+      const std::string_view portion = std::string_view(text).substr(std::min(at * kPortion, text.size()), kPortion);
+      WW_RETURN_IF_ERROR(load->WriteAt(file, at * kPortion, SpanOf(portion)));
     }
     ++file;
   }

@@ -17,7 +17,7 @@ class StagedVersionsTest : public ::testing::Test {
     const auto load = AnchorLoad::Begin(maker_.run(), maker_.run().ReadAnchor(anchor).value(), maker_.records()[0],
                                         maker_.states()[0].layout, target_, maker_.pool())
                           .value();
-    while (!load->IsComplete()) ASSERT_TRUE(load->LoadPiece().ok());
+    while (!load->IsComplete()) ASSERT_TRUE(load->LoadPortion().ok());
     ASSERT_TRUE(load->Commit().ok());
   }
   Result<std::shared_ptr<const StagedChange>> Decode(Version version, const StateView& view) {

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "runner/error_kinds.h"
+#include "support/checkpoints.h"
 #include "tensor/checkpoint.h"
 #include "tensor/checkpoint_writer.h"
 
@@ -23,9 +24,9 @@ int main(int argc, char** argv) {
   if (argc == 4) {
     CheckpointOptions options;
     options.max_shard_bytes = std::strtoull(argv[3], nullptr, 10);
-    written = WriteCheckpoint(checkpoint.layout(), argv[2], options, DataOf(checkpoint));
+    written = testing::WriteCheckpoint(checkpoint, argv[2], options);
   } else {
-    const auto like = WriteCheckpointLike(checkpoint, checkpoint.layout(), argv[2], DataOf(checkpoint));
+    const auto like = WriteCheckpointLike(checkpoint, checkpoint.layout(), argv[2], testing::DataOf(checkpoint));
     if (!like.ok()) written = like.error();
   }
   if (!written.ok()) {

@@ -189,12 +189,10 @@ int main(int argc, char** argv) {
     weightwire::OpenOptions open;
     open.clock = &clock;
     WW_TRY(auto backend, weightwire::OpenBackend(location, open));
-    weightwire::WrapOptions wrap;
-    wrap.clock = &clock;
-    wrap.sleeper = &sleeper;
-    wrap.random = &random;
-    weightwire::SetStoreOptions(*tools.options, retries, wrap);
-    return weightwire::WrapStore(std::make_unique<weightwire::DyingStore>(std::move(backend), fate), wrap);
+    open.sleeper = &sleeper;
+    open.random = &random;
+    weightwire::SetStoreOptions(*tools.options, retries, open);
+    return weightwire::WrapStore(std::make_unique<weightwire::DyingStore>(std::move(backend), fate), open);
   };
   return weightwire::RunWeightwire(argc, argv, tools);
 }

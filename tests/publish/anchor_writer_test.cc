@@ -4,6 +4,8 @@
 
 #include "base/real_file_system.h"
 #include "publish/world.h"
+#include "support/checkpoints.h"
+#include "support/owned_tensor.h"
 #include "support/temporary_directory.h"
 #include "tensor/checkpoint_writer.h"
 
@@ -15,7 +17,7 @@ Checkpoint CheckpointOf(const Model& model) {
   for (std::size_t i = 0; i < model.layout->size(); ++i) {
     tensors.push_back({model.layout->tensors()[i], model.tensors[i]});
   }
-  return Checkpoint::FromMemory(std::move(tensors), model.layout->aliases()).value();
+  return testing::CheckpointOf(std::move(tensors), model.layout->aliases()).value();
 }
 
 // Writes the whole anchor, and passes the bytes sent after each step to `progress`.
@@ -62,7 +64,7 @@ TEST_F(AnchorWriterTest, HasTheFilesThatACheckpointOnADiskHas) {
 
     const TemporaryDirectory directory;
     const Checkpoint checkpoint = CheckpointOf(model);
-    ASSERT_TRUE(WriteCheckpoint(*model.layout, directory / "out", options.files, DataOf(checkpoint)).ok());
+    ASSERT_TRUE(testing::WriteCheckpoint(checkpoint, directory / "out", options.files).ok());
     EXPECT_EQ(EntryCount(directory / "out"), anchor.value().manifest.files.size());
     for (const AnchorFile& file : anchor.value().manifest.files) {
       const Bytes bytes = Object(subject, file.name);

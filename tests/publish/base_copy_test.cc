@@ -12,12 +12,9 @@ class BaseCopyTest : public ::testing::TestWithParam<bool> {
  protected:
   BaseCopyTest() {
     EXPECT_TRUE(files_.MakeDirectory("/state").ok());
-    if (GetParam()) {
-      maker_ = std::make_unique<FileBaseMaker>(files_, "/state");
-    } else {
-      maker_ = std::make_unique<MemoryBaseMaker>();
-    }
-    base_ = std::make_unique<BaseCopy>(*maker_, BestKernels(), OneThread(), RunUnlocked());
+    BaseLocation location;
+    if (GetParam()) location = {&files_, "/state"};
+    base_ = std::make_unique<BaseCopy>(location, BestKernels(), OneThread(), RunUnlocked());
   }
 
   [[nodiscard]] Model Held() const {
@@ -49,7 +46,6 @@ class BaseCopyTest : public ::testing::TestWithParam<bool> {
 
   SimDisk disk_;
   SimFileSystem files_{disk_};
-  std::unique_ptr<BaseMaker> maker_;
   std::unique_ptr<BaseCopy> base_;
 };
 INSTANTIATE_TEST_SUITE_P(Storage, BaseCopyTest, ::testing::Bool(),
@@ -183,9 +179,9 @@ TEST(BaseCopy, AFileIsAdoptedByItsFullDigestOnly) {
   SimDisk disk;
   SimFileSystem files(disk);
   ASSERT_TRUE(files.MakeDirectory("/state").ok());
-  FileBaseMaker maker(files, "/state");
+  const BaseLocation location{&files, "/state"};
   const Model model = SmallModel(3);
-  const auto open = [&] { return std::make_unique<BaseCopy>(maker, BestKernels(), OneThread(), RunUnlocked()); };
+  const auto open = [&] { return std::make_unique<BaseCopy>(location, BestKernels(), OneThread(), RunUnlocked()); };
   const std::vector<BaseCopy::Candidate> candidates = {
       {7, StateDigest(*SmallModel(4).layout, DigestsOf(SmallModel(4))), SmallModel(4).layout},
       {8, StateDigest(*model.layout, DigestsOf(model)), model.layout}};
@@ -224,8 +220,8 @@ TEST(BaseCopy, ADiskThatRefusesLeavesTheBaseExactOrLost) {
       return SimFileSystem::Fate::kRefuse;
     });
     ASSERT_TRUE(files.MakeDirectory("/state").ok());
-    FileBaseMaker maker(files, "/state");
-    BaseCopy base(maker, BestKernels(), OneThread(), RunUnlocked());
+    const BaseLocation location{&files, "/state"};
+    BaseCopy base(location, BestKernels(), OneThread(), RunUnlocked());
     ASSERT_TRUE(base.Replace(BitsOf(models[0]), 0).ok());
     armed = true;
     for (const std::size_t next : {1, 4, 3}) {

@@ -220,26 +220,6 @@ TEST(Board, ALostAnswerToTheRecordIsAskedForAgain) {
   ExpectVersion(world, Newest(world)->record.version, Trained(model, 3));
 }
 
-TEST(Board, AnotherWriterStopsAllRanks) {
-  World world;
-  Group group(world, 2);
-  const Model model = SmallModel(1);
-  group.PublishFirst(model);
-  Process other(world);
-  ASSERT_TRUE(other.Open().ok());
-  other.MustPublish(Trained(model, 9), 9);
-  other.WorkUntilIdle();
-  const auto tickets = group.PublishAll(Trained(model, 1), 1);
-  group.WorkUntilIdle();
-  ExpectStage(tickets, TicketStage::kFailed);
-  for (std::uint64_t rank = 0; rank < 2; ++rank) {
-    const auto refused = group.Publish(rank, Trained(model, 2), 2);
-    ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().code(), ErrorCode::kConflict);
-  }
-  ExpectVersion(world, 1, Trained(model, 9));
-}
-
 TEST(Board, ABaseThatCannotBeHadMakesARebase) {
   World world;
   const Model model = SmallModel(1);
@@ -515,14 +495,12 @@ TEST(Board, AVerdictThatIsNotUnderstoodStopsTheRank) {
 
 TEST(Board, DetectsDeadRankWhileOthersSendHeartbeats) {
   World world;
-  CommitterOptions committing;
-  committing.deadline = std::chrono::seconds(10);
+  PublisherOptions options;
+  options.group = GroupOptions{.rank = 0, .ranks = 3, .deadline = std::chrono::seconds(10)};
   const weightwire::Run run = weightwire::Run::Open(world.bucket).value();
-  Committer committer(run, committing, world.random, nullptr, {}, {});
-  PieceCollectorOptions options;
-  options.ranks = 3;
-  options.deadline = std::chrono::seconds(10);
-  BoardHost host(run, options, committer);
+  Committer committer(run, options, {}, world.random, nullptr, {}, {});
+  BoardOutbox outbox;
+  BoardHost host(run, options, {}, committer, outbox);
   // Rank 2 goes on and on with its piece; of rank 1 nothing comes.
   int signs = 0;
   std::string verdict;
@@ -532,7 +510,7 @@ TEST(Board, DetectsDeadRankWhileOthersSendHeartbeats) {
     world.clock.Advance(std::chrono::seconds(1));
     host.Tick(world.clock.Monotonic());
     host.PublishVerdicts(world.clock.Monotonic());
-    for (const BoardMessage& message : host.TakeOutgoing()) {
+    for (const BoardMessage& message : std::exchange(outbox.outgoing, {})) {
       if (message.key == VerdictKey(0)) verdict = message.text;
     }
   }

@@ -114,7 +114,7 @@ class Group {
         publisher.Finish(std::move(*job));
       }
       if (!has_board_) continue;
-      for (const BoardMessage& message : publisher.TakeOutgoing()) {
+      for (const BoardMessage& message : std::exchange(publisher.outbox().outgoing, {})) {
         EXPECT_TRUE(board_.emplace(message.key, message.text).second) << message.key << " is put twice";
         worked = true;
       }
@@ -125,7 +125,7 @@ class Group {
         publisher.Deliver(key, garbled ? found->second.substr(1) : std::string(found->second));
         worked = true;
       }
-      for (const std::string& key : publisher.TakeUnneeded()) board_.erase(key);
+      for (const std::string& key : std::exchange(publisher.outbox().unneeded, {})) board_.erase(key);
     }
     return worked;
   }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "publish/anchor_policy.h"
+
 namespace weightwire::testing {
 namespace {
 
@@ -115,6 +117,124 @@ TEST_P(GroupTest, AnchorsComeByPolicy) {
   // The deltas are gone: only the anchors lead there.
   RemoveDeltas(world);
   ExpectVersion(world, 4, Trained(Trained(Trained(Trained(SmallModel(1), 0), 1), 2), 3));
+}
+
+TEST_P(GroupTest, AnAnchorIsDueWhenTheDeltasAddUp) {
+  World world;
+  PublisherOptions options;
+  options.anchor_every = 0;
+  options.anchor_percent = 100;
+  Group group(world, GetParam(), options);
+  Model model = SmallModel(1);
+  group.PublishFirst(model);
+  std::uint64_t bytes = 0;
+  Version v = 0;
+  while (bytes <= model.layout->total_bytes()) {
+    EXPECT_EQ(Anchors(world).size(), 1U);
+    model = Trained(model, ++v, 2);
+    const auto tickets = group.PublishAll(model, v);
+    group.WorkUntilIdle();
+    bytes += tickets[0]->delta_bytes.value_or(0);
+  }
+  const auto anchors = Anchors(world);
+  ASSERT_EQ(anchors.size(), 2U);
+  EXPECT_EQ(anchors[1].version, v);
+}
+
+// A reader of the old records refuses it; if it were named again, readers of the next ones would take it.
+TEST_P(GroupTest, AnAnchorThatIsNotWhatItsRecordsSayIsNotNamedAgain) {
+  World world;
+  PublisherOptions options;
+  options.anchor_percent = 0;
+  Group group(world, GetParam(), options);
+  group.PublishFirst(SmallModel(1));
+  group.PublishAll(Trained(SmallModel(1), 1), 1);
+  group.WorkUntilIdle();
+  const auto run = weightwire::Run::Open(world.bucket).value();
+  const Record newest = Newest(world)->record;
+  ASSERT_TRUE(newest.anchor.has_value());
+  const std::string key = AnchorFolder(newest.anchor->name) + "anchor.json";
+  auto text = world.bucket.Get(key, kMaxPutBytes).value();
+  text.insert(text.begin() + 1, ' ');
+  ASSERT_TRUE(world.bucket.Put(key, text).ok());
+  ASSERT_TRUE(run.ReadAnchor(newest.anchor->name).ok());
+  EXPECT_FALSE(FindNewestAnchor(run, newest).value().has_value());
+}
+
+// --- other writers ---
+
+TEST_P(GroupTest, OfTwoOneWinsAndTheOtherStops) {
+  World world;
+  const Model first = SmallModel(1);
+  Group(world, GetParam()).PublishFirst(first);
+  Group one(world, GetParam());
+  Group two(world, GetParam());
+  const Model ones = Trained(first, 1);
+  one.PublishAll(ones, 1);
+  const auto lost = two.PublishAll(Trained(first, 2), 1);
+  const auto after = two.PublishAll(Trained(first, 3), 2);
+  one.WorkUntilIdle();
+  two.WorkUntilIdle();
+  ExpectStage(lost, TicketStage::kFailed);
+  ExpectStage(after, TicketStage::kFailed);
+  ASSERT_TRUE(lost[0]->error.has_value());
+  const std::string& why = lost[0]->error->message();
+  EXPECT_EQ(lost[0]->error->code(), ErrorCode::kConflict);
+  EXPECT_NE(why.find("another writer"), std::string::npos) << why;
+  EXPECT_NE(why.find(ToHex(Newest(world)->record.writer)), std::string::npos) << why;
+  ExpectVersion(world, 1, ones);
+  // For good.
+  for (std::uint64_t rank = 0; rank < two.size(); ++rank) {
+    const auto later = two.Publish(rank, first, 9);
+    ASSERT_FALSE(later.ok());
+    EXPECT_EQ(later.error().message(), why);
+  }
+  // The winner goes on.
+  one.PublishAll(Trained(ones, 4), 2);
+  one.WorkUntilIdle();
+  ExpectVersion(world, 2, Trained(ones, 4));
+}
+
+TEST_P(GroupTest, TheFirstVersionIsRacedForToo) {
+  World world;
+  Group one(world, GetParam());
+  Group two(world, GetParam());
+  const auto ones = one.PublishAll(SmallModel(1), 0);
+  const auto twos = two.PublishAll(SmallModel(2), 0);
+  for (bool more = true; more;) {
+    more = two.Round();
+    more = one.Round() || more;
+  }
+  EXPECT_EQ(Newest(world)->record.version, 0U);
+  const bool one_won = ReadVersion(world, 0).tensors == SmallModel(1).tensors;
+  ExpectVersion(world, 0, SmallModel(one_won ? 1 : 2));
+  ExpectStage(one_won ? ones : twos, TicketStage::kCommitted);
+  ExpectStage(one_won ? twos : ones, TicketStage::kFailed);
+}
+
+TEST_P(GroupTest, ARunWithASingleWriterNeedsNoPutIfAbsentForRecords) {
+  World world(/*single_writer=*/true);
+  std::map<std::uint64_t, Group::Hook> hooks;
+  for (std::uint64_t rank = 0; rank <= GetParam(); ++rank) {
+    hooks[rank] = [](std::string_view request, std::string_view key) {
+      // A layout lies under its hash: whoever puts it puts the same.
+      if (request == "put if absent") {
+        EXPECT_TRUE(key.starts_with("layouts/")) << key;
+      }
+      return SimStore::Fate::kGoOn;
+    };
+  }
+  Group group(world, GetParam(), {}, hooks);
+  group.PublishAll(SmallModel(1), 0);
+  group.PublishAll(SmallModel(2), 1);
+  group.WorkUntilIdle();
+  EXPECT_EQ(Newest(world)->record.version, 1U);
+  Group other(world, GetParam());
+  other.PublishAll(SmallModel(3), 2);
+  other.WorkUntilIdle();
+  const auto lost = group.PublishAll(SmallModel(4), 2);
+  group.WorkUntilIdle();
+  ExpectStage(lost, TicketStage::kFailed);
 }
 
 class RanksTest : public GroupTest {};

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "publish/anchor_policy.h"
 #include "publish/world.h"
 #include "store/wrappers/forwarding_store.h"
 
@@ -242,48 +241,6 @@ TEST_P(PublisherTest, AnchorsComeByPolicyWithoutDelayingDeltas) {
   EXPECT_EQ(ReadWholeRun(world.bucket).back().known.record.anchor->name, anchors.value()[2]);
 }
 
-// A reader of the old records refuses it; named anew, readers of the next ones would take it.
-TEST_P(PublisherTest, AnAnchorThatIsNotWhatItsRecordsSayIsNotNamedAgain) {
-  World world;
-  Process first(world, Options());
-  ASSERT_TRUE(first.Open().ok());
-  first.MustPublish(SmallModel(1), 0);
-  first.MustPublish(Trained(SmallModel(1), 1), 1);
-  first.WorkUntilIdle();
-  const auto run = Run::Open(world.bucket).value();
-  const Record newest = run.FindNewest(std::nullopt).value()->record;
-  ASSERT_TRUE(newest.anchor.has_value());
-  const std::string key = AnchorFolder(newest.anchor->name) + "anchor.json";
-  auto text = world.bucket.Get(key, kMaxPutBytes).value();
-  text.insert(text.begin() + 1, ' ');
-  ASSERT_TRUE(world.bucket.Put(key, text).ok());
-  ASSERT_TRUE(run.ReadAnchor(newest.anchor->name).ok());
-  EXPECT_FALSE(FindNewestAnchor(run, newest).value().has_value());
-}
-
-TEST_P(PublisherTest, AnAnchorIsDueWhenTheDeltasAddUp) {
-  World world;
-  PublisherOptions options = Options();
-  options.anchor_every = 0;
-  options.anchor_percent = 100;
-  Process process(world, options);
-  ASSERT_TRUE(process.Open().ok());
-  Model model = SmallModel(1);
-  process.MustPublish(model, 0);
-  std::uint64_t bytes = 0;
-  std::uint64_t i = 0;
-  while (bytes <= model.layout->total_bytes()) {
-    process.WorkUntilIdle();
-    EXPECT_EQ(Run::Open(world.bucket).value().ListAnchors(0).value().size(), 1u);
-    model = Trained(model, ++i, 2);
-    bytes += process.MustPublish(model, i)->delta_bytes.value_or(0);
-  }
-  process.WorkUntilIdle();
-  const auto anchors = Run::Open(world.bucket).value().ListAnchors(0).value();
-  ASSERT_EQ(anchors.size(), 2u);
-  EXPECT_EQ(anchors[1].version, i);
-}
-
 // --- a network that fails ---
 
 TEST_P(PublisherTest, ANetworkThatIsGoneLosesNothing) {
@@ -426,51 +383,6 @@ TEST_P(PublisherTest, OfTwoPublishersOneWinsAndTheOtherStops) {
   one.MustPublish(Trained(ones, 4), 2);
   one.WorkUntilIdle();
   EXPECT_EQ(VersionsIn(world.bucket), 3u);
-}
-
-TEST_P(PublisherTest, TheFirstVersionIsRacedForToo) {
-  World world;
-  PublisherOptions options = Options();
-  Process one(world, options);
-  if (options.state_directory.has_value()) options.state_directory = "/other";
-  Process two(world, options);
-  ASSERT_TRUE(one.Open().ok());
-  ASSERT_TRUE(two.Open().ok());
-  const Ticket ones = one.MustPublish(SmallModel(1), 0);
-  const Ticket twos = two.MustPublish(SmallModel(2), 0);
-  bool more = true;
-  while (more) {
-    more = two->Work();
-    more = one->Work() || more;
-  }
-  const auto versions = ReadWholeRun(world.bucket);
-  ASSERT_EQ(versions.size(), 1u);
-  const bool one_won = versions[0].model == SmallModel(1);
-  EXPECT_EQ(ones->stage, one_won ? TicketStage::kCommitted : TicketStage::kFailed);
-  EXPECT_EQ(twos->stage, one_won ? TicketStage::kFailed : TicketStage::kCommitted);
-}
-
-TEST(Publisher, ARunWithASingleWriterNeedsNoPutIfAbsentForRecords) {
-  World world(/*single_writer=*/true);
-  Process process(world, {}, std::nullopt, [](std::string_view request, std::string_view key) {
-    // A layout lies under its hash: whoever puts it puts the same.
-    if (request == "put if absent") {
-      EXPECT_TRUE(key.starts_with("layouts/")) << key;
-    }
-    return Fate::kGoOn;
-  });
-  ASSERT_TRUE(process.Open().ok());
-  process.MustPublish(SmallModel(1), 0);
-  process.MustPublish(SmallModel(2), 1);
-  process.WorkUntilIdle();
-  EXPECT_EQ(VersionsIn(world.bucket), 2u);
-  Process other(world);
-  ASSERT_TRUE(other.Open().ok());
-  other.MustPublish(SmallModel(3), 2);
-  other.WorkUntilIdle();
-  const Ticket lost = process.MustPublish(SmallModel(4), 2);
-  process.WorkUntilIdle();
-  EXPECT_EQ(lost->stage, TicketStage::kFailed);
 }
 
 // A store that creates what exists.

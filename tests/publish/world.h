@@ -18,6 +18,7 @@
 #include "publish/publisher.h"
 #include "support/manual_clock.h"
 #include "support/memory_store.h"
+#include "support/owned_tensor.h"
 #include "support/sim_file_system.h"
 #include "support/sim_store.h"
 

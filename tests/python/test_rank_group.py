@@ -403,7 +403,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(two, four, bucket):
         publisher.publish(version).result(30)
     assert_same_tensors(loaded(bucket), dict(model.state_dict()))
     newest = json.loads(max((bucket / "versions").iterdir()).read_text())
-    assert newest["chain_start"] == "0", "nobody had to begin anew"
+    assert newest["chain_start"] == "0", "nobody had to begin again"
 
 
 def test_ranks_that_may_not_fetch_go_on_with_a_rebase(two, bucket):

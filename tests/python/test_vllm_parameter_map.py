@@ -12,7 +12,7 @@ from weightwire.integrations.vllm._parameter_map import ParameterMap, UpdateRefu
 
 
 class UnquantizedLinearMethod:
-    """By this name a module may be loaded anew."""
+    """By this name a module may be loaded again."""
 
     packed = None
 
@@ -165,7 +165,7 @@ def test_other_modules_catch_up_while_a_refused_one_does_not_differ(made):
                 assert (prepared.elements, prepared.reload) == (4, [])
                 assert parameters.commit(prepared)
                 continue
-            with pytest.raises(UpdateRefused, match="start the server anew"):
+            with pytest.raises(UpdateRefused, match="restart the server"):
                 parameters.prepare_mirror(read_held(made.mirror))
 
 
@@ -186,7 +186,7 @@ def test_a_tensor_that_goes_elsewhere_is_refused(made, tmp_path):
         parameters.check_can_change(["a", "elsewhere"])
     with pytest.raises(UpdateRefused, match="'elsewhere' goes where it cannot be followed"):
         prepare_next(made, parameters, tmp_path, "elsewhere")
-    with torch.inference_mode(), pytest.raises(UpdateRefused, match="start the server anew"):
+    with torch.inference_mode(), pytest.raises(UpdateRefused, match="restart the server"):
         parameters.prepare_mirror(read_held(made.mirror))
 
 

@@ -154,7 +154,7 @@ TEST(PublisherRunner, SkipsWhenToldTo) {
   ASSERT_TRUE(runner->Publish(BitsOf(SmallModel(1)), 0).ok());
   const auto skipped = runner->Publish(BitsOf(SmallModel(2)), 1);
   ASSERT_TRUE(skipped.ok());
-  EXPECT_EQ(runner->Look(skipped.value()).stage, TicketStage::kSkipped);
+  EXPECT_EQ(runner->Wait(skipped.value(), std::chrono::nanoseconds(0)).stage, TicketStage::kSkipped);
   gate.Open();
   EXPECT_TRUE(runner->Flush());
 }
@@ -192,7 +192,9 @@ TEST(PublisherRunner, StoppingKeepsWhatIsSpooledForTheNextStart) {
     gone = true;
     const auto ticket = runner->Publish(BitsOf(second), 1);
     ASSERT_TRUE(ticket.ok());
-    while (!runner->Look(ticket.value()).times[static_cast<std::size_t>(TicketStage::kSpooled)].has_value()) {
+    while (!runner->Wait(ticket.value(), std::chrono::nanoseconds(0))
+                .times[static_cast<std::size_t>(TicketStage::kSpooled)]
+                .has_value()) {
       std::this_thread::yield();
     }
     runner->Stop();

@@ -371,11 +371,11 @@ void RankMachine::Pump() {
   if (client_->IsBroken() && !FindBoardAgain()) return Wait();
   if (dead()) return;
   if (errands_.empty()) {
-    for (BoardMessage& message : publisher_->TakeOutgoing()) {
+    for (BoardMessage& message : std::exchange(publisher_->outbox().outgoing, {})) {
       errands_.push_back({Errand::What::kPut, std::move(message.key), std::move(message.text), false});
     }
     for (std::string& key : publisher_->Wanted()) errands_.push_back({Errand::What::kFind, std::move(key), {}, false});
-    for (std::string& key : publisher_->TakeUnneeded())
+    for (std::string& key : std::exchange(publisher_->outbox().unneeded, {}))
       errands_.push_back({Errand::What::kRemove, std::move(key), {}, false});
   }
   bool moved = false;

@@ -34,7 +34,7 @@ class FileBucket final : public TestBucket {
 class WrappedBucket final : public TestBucket {
  public:
   WrappedBucket() {
-    WrapOptions options;
+    OpenOptions options;
     options.clock = &clock_;
     options.sleeper = &sleeper_;
     options.random = &random_;

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "support/owned_tensor.h"
+#include "support/safetensors_file.h"
 #include "tensor/checkpoint.h"
 #include "tensor/tensor_spec.h"
 
@@ -26,7 +28,7 @@ inline rc::Gen<TensorSpec> RandomSpec() {
   return rc::gen::exec([] {
     TensorSpec spec;
     spec.name = *RandomName();
-    const auto dtypes = AllDTypes();
+    const auto dtypes = testing::AllDTypes();
     spec.dtype = *rc::gen::elementOf(std::vector<DType>(dtypes.begin(), dtypes.end()));
     const auto rank = *rc::gen::inRange(0, 4);
     for (int i = 0; i < rank; ++i) spec.shape.push_back(*rc::gen::inRange<std::uint64_t>(0, 6));

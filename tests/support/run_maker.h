@@ -14,6 +14,7 @@
 #include "codec/encode/encoder.h"
 #include "codec/kernels/kernels.h"
 #include "log/run.h"
+#include "support/safetensors_file.h"
 #include "tensor/safetensors.h"
 
 namespace weightwire {
@@ -145,8 +146,8 @@ class RunMaker {
     add("config.json", {reinterpret_cast<const std::uint8_t*>(config.data()), config.size()});
     // Two shards, as large models have.
     const std::span<const TensorView> all(views);
-    add("model-00001-of-00002.safetensors", WriteSafetensors(all.first(2), {{"format", "pt"}}).value());
-    add("model-00002-of-00002.safetensors", WriteSafetensors(all.subspan(2), {{"format", "pt"}}).value());
+    add("model-00001-of-00002.safetensors", testing::WriteSafetensors(all.first(2), {{"format", "pt"}}).value());
+    add("model-00002-of-00002.safetensors", testing::WriteSafetensors(all.subspan(2), {{"format", "pt"}}).value());
     const std::string index = ShardIndex(all);
     add("model.safetensors.index.json", {reinterpret_cast<const std::uint8_t*>(index.data()), index.size()});
     const std::string text = ToJson(manifest);

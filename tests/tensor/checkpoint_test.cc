@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "support/checkpoints.h"
+#include "support/owned_tensor.h"
 
 namespace weightwire {
 namespace {
@@ -176,20 +177,13 @@ TEST(Checkpoint, TiesMayCrossShardsButNotContradict) {
   EXPECT_THAT(OpenError(directory.path()), HasSubstr("ties \"t\" to \"b\" in one shard and to \"a\" in another"));
 }
 
-TEST(Checkpoint, IsMadeFromMemory) {
-  const auto checkpoint = Checkpoint::FromMemory({Tensor("b", {1}), Tensor("a", {2, 3})}, {{"c", "a"}});
-  ASSERT_TRUE(checkpoint.ok());
-  EXPECT_EQ(BytesOf(checkpoint.value(), "c"), (Buffer{2, 3}));
-  EXPECT_FALSE(Checkpoint::FromMemory({Tensor("a", {1}), Tensor("a", {1})}).ok());
-}
-
 class ViewAsTest : public ::testing::Test {
  protected:
   const Layout tied_ =
       Layout::Make({Tensor("embed", {1, 2}).spec, Tensor("norm", {3}).spec}, {{"head", "embed"}}).value();
 
   std::string Error(std::vector<OwnedTensor> tensors, Aliases aliases = {}) {
-    const auto view = Checkpoint::FromMemory(std::move(tensors), std::move(aliases)).value().ViewAs(tied_);
+    const auto view = testing::CheckpointOf(std::move(tensors), std::move(aliases)).value().ViewAs(tied_);
     if (view.ok()) return "accepted";
     EXPECT_EQ(view.error().code(), ErrorCode::kMismatch);
     return view.error().message();
@@ -198,7 +192,7 @@ class ViewAsTest : public ::testing::Test {
 
 TEST_F(ViewAsTest, AcceptsACheckpointWithBothNamesOfATie) {
   const auto both =
-      Checkpoint::FromMemory({Tensor("embed", {1, 2}), Tensor("head", {1, 2}), Tensor("norm", {3})}).value();
+      testing::CheckpointOf({Tensor("embed", {1, 2}), Tensor("head", {1, 2}), Tensor("norm", {3})}).value();
   const auto view = both.ViewAs(tied_);
   ASSERT_TRUE(view.ok()) << view.error().message();
   EXPECT_EQ(view.value().layout(), tied_);
@@ -208,7 +202,7 @@ TEST_F(ViewAsTest, AcceptsACheckpointWithBothNamesOfATie) {
 }
 
 TEST_F(ViewAsTest, AcceptsACheckpointThatKeepsTheOtherName) {
-  const auto other = Checkpoint::FromMemory({Tensor("head", {1, 2}), Tensor("norm", {3})}, {{"embed", "head"}}).value();
+  const auto other = testing::CheckpointOf({Tensor("head", {1, 2}), Tensor("norm", {3})}, {{"embed", "head"}}).value();
   const auto view = other.ViewAs(tied_);
   ASSERT_TRUE(view.ok()) << view.error().message();
   EXPECT_EQ(BytesOf(view.value(), "embed"), (Buffer{1, 2}));

@@ -52,7 +52,7 @@ TEST(WriteCheckpointLike, ADirectoryIsReproducedByteForByte) {
   MakeShardedModel(directory / "source");
   const Checkpoint source = Open(directory / "source");
   EXPECT_EQ(source.layout().aliases(), (Aliases{{"t", "c"}}));
-  const auto written = WriteCheckpointLike(source, source.layout(), directory / "out", DataOf(source));
+  const auto written = WriteCheckpointLike(source, source.layout(), directory / "out", testing::DataOf(source));
   ASSERT_TRUE(written.ok()) << written.error().message();
   EXPECT_EQ(Tree(directory / "out"), Tree(directory / "source"));
   EXPECT_EQ(EntryCount(directory.path()), 2U);
@@ -62,7 +62,7 @@ TEST(WriteCheckpointLike, OneFileIsReproducedByteForByte) {
   const TemporaryDirectory directory;
   WriteTensors(directory / "source", {Tensor("b", {1, 2}), Tensor("a", {3})}, {{"format", "pt"}, {"t", "b"}});
   const Checkpoint source = Open(directory / "source");
-  ASSERT_TRUE(WriteCheckpointLike(source, source.layout(), directory / "out", DataOf(source)).ok());
+  ASSERT_TRUE(WriteCheckpointLike(source, source.layout(), directory / "out", testing::DataOf(source)).ok());
   EXPECT_EQ(ReadAll(directory / "out"), ReadAll(directory / "source"));
 }
 
@@ -98,7 +98,7 @@ TEST(WriteCheckpointLike, SkipsAndReportsOtherWeightsAndOurOwnFiles) {
   std::filesystem::create_symlink("nowhere", directory / "source/dangling");
   std::filesystem::create_directory_symlink(directory.path(), directory / "source/sub/loop");
   const Checkpoint source = Open(directory / "source");
-  const auto written = WriteCheckpointLike(source, source.layout(), directory / "out", DataOf(source));
+  const auto written = WriteCheckpointLike(source, source.layout(), directory / "out", testing::DataOf(source));
   ASSERT_TRUE(written.ok()) << written.error().message();
   EXPECT_EQ(Tree(directory / "out"), wanted);
   EXPECT_THAT(written.value(),
@@ -111,7 +111,7 @@ TEST(WriteCheckpointLike, CarriesTheContentOfLinkedFiles) {
   WriteAll(directory / "blob", "linked");
   std::filesystem::create_symlink("../blob", directory / "source/tokenizer.model");
   const Checkpoint source = Open(directory / "source");
-  ASSERT_TRUE(WriteCheckpointLike(source, source.layout(), directory / "out", DataOf(source)).ok());
+  ASSERT_TRUE(WriteCheckpointLike(source, source.layout(), directory / "out", testing::DataOf(source)).ok());
   EXPECT_FALSE(std::filesystem::is_symlink(directory / "out/tokenizer.model"));
   EXPECT_EQ(ReadAll(directory / "out/tokenizer.model"), "linked");
 }
@@ -139,7 +139,7 @@ TEST(WriteCheckpointLike, KeepsAnOutputThatAppearsDuringTheWrite) {
   const TemporaryDirectory directory;
   MakeShardedModel(directory / "source");
   const Checkpoint source = Open(directory / "source");
-  const auto data = DataOf(source);
+  const auto data = testing::DataOf(source);
   const auto written =
       WriteCheckpointLike(source, source.layout(), directory / "out", [&](std::size_t index, const TensorSink& sink) {
         std::filesystem::create_directory(directory / "out");
@@ -171,7 +171,7 @@ TEST(WriteCheckpointLike, ErrorsNameTheOutput) {
   for (const char* name : {"source", "single"}) {
     const Checkpoint source = Open(directory / name);
     const auto output = directory / "no/such/out";
-    const auto written = WriteCheckpointLike(source, source.layout(), output, DataOf(source));
+    const auto written = WriteCheckpointLike(source, source.layout(), output, testing::DataOf(source));
     ASSERT_FALSE(written.ok());
     EXPECT_THAT(written.error().message(), HasSubstr(output.string()));
     EXPECT_THAT(written.error().message(), HasSubstr("No such file or directory"));
@@ -184,10 +184,10 @@ TEST(WriteCheckpointLike, TensorsMayBeAddedRemovedAndRetyped) {
   const Checkpoint source = Open(directory / "source");
   // b is gone, c is re-typed, e is new, t no longer stands for c but for e.
   const Checkpoint next =
-      Checkpoint::FromMemory(
+      testing::CheckpointOf(
           {Tensor("a", {9}), {{"c", DType::kBF16, {2}}, {1, 2, 3, 4}}, Tensor("d", {}), Tensor("e", {5})}, {{"t", "e"}})
           .value();
-  const auto written = WriteCheckpointLike(source, next.layout(), directory / "out", DataOf(next));
+  const auto written = WriteCheckpointLike(source, next.layout(), directory / "out", testing::DataOf(next));
   ASSERT_TRUE(written.ok()) << written.error().message();
   const Checkpoint out = Open(directory / "out");
   EXPECT_EQ(out.layout(), next.layout());
@@ -227,7 +227,7 @@ TEST(WriteCheckpointLike, WritesATieUnderTheNameThatTheLayoutKeeps) {
   const Layout tied = Layout::Make({Tensor("embed", {1}).spec}, {{"head", "embed"}}).value();
   const auto source = Open(directory / "source").ViewAs(tied);
   ASSERT_TRUE(source.ok());
-  ASSERT_TRUE(WriteCheckpointLike(source.value(), tied, directory / "out", DataOf(source.value())).ok());
+  ASSERT_TRUE(WriteCheckpointLike(source.value(), tied, directory / "out", testing::DataOf(source.value())).ok());
   const Checkpoint out = Open(directory / "out");
   EXPECT_EQ(out.layout(), tied);
   EXPECT_EQ(out.files()[0].metadata, (Metadata{{"format", "pt"}, {"head", "embed"}}));
@@ -240,7 +240,7 @@ TEST(WriteCheckpointLike, KeepsRecordedNamesOutsideTheLayout) {
   const Layout plain = Layout::Make({Tensor("embed", {1}).spec}, {}).value();
   const auto source = Open(directory / "source").ViewAs(plain);
   ASSERT_TRUE(source.ok()) << source.error().message();
-  ASSERT_TRUE(WriteCheckpointLike(source.value(), plain, directory / "out", DataOf(source.value())).ok());
+  ASSERT_TRUE(WriteCheckpointLike(source.value(), plain, directory / "out", testing::DataOf(source.value())).ok());
   EXPECT_EQ(ReadAll(directory / "out"), ReadAll(directory / "source"));
 }
 
@@ -249,10 +249,10 @@ TEST(WriteCheckpointLike, AnIndexOfNoShardsMayGetTensors) {
   std::filesystem::create_directory(directory / "source");
   WriteAll(directory / "source" / kIndexFileName, R"({"weight_map":{}})");
   const Checkpoint source = Open(directory / "source");
-  ASSERT_TRUE(WriteCheckpointLike(source, source.layout(), directory / "same", DataOf(source)).ok());
+  ASSERT_TRUE(WriteCheckpointLike(source, source.layout(), directory / "same", testing::DataOf(source)).ok());
   EXPECT_EQ(Tree(directory / "same"), Tree(directory / "source"));
-  const Checkpoint next = Checkpoint::FromMemory({Tensor("a", {9})}, {{"t", "a"}}).value();
-  const auto written = WriteCheckpointLike(source, next.layout(), directory / "out", DataOf(next));
+  const Checkpoint next = testing::CheckpointOf({Tensor("a", {9})}, {{"t", "a"}}).value();
+  const auto written = WriteCheckpointLike(source, next.layout(), directory / "out", testing::DataOf(next));
   ASSERT_TRUE(written.ok()) << written.error().message();
   const Checkpoint out = Open(directory / "out");
   EXPECT_EQ(out.layout(), next.layout());
@@ -265,28 +265,28 @@ TEST(WriteCheckpointLike, RecordsALostSecondName) {
   WriteTensors(directory / "source", {Tensor("embed", {1})}, {{"format", "pt"}});
   const Layout tied = Layout::Make({Tensor("embed", {1}).spec}, {{"head", "embed"}}).value();
   const auto source = Open(directory / "source").ViewAs(tied);
-  ASSERT_TRUE(WriteCheckpointLike(source.value(), tied, directory / "out", DataOf(source.value())).ok());
+  ASSERT_TRUE(WriteCheckpointLike(source.value(), tied, directory / "out", testing::DataOf(source.value())).ok());
   EXPECT_EQ(Open(directory / "out").layout(), tied);
 }
 
-TEST(WriteCheckpoint, SmallModelsAreOneFile) {
+TEST(PlanFresh, SmallModelsAreOneFile) {
   const TemporaryDirectory directory;
-  const Checkpoint model = Checkpoint::FromMemory({Tensor("b", {1}), Tensor("a", {2})}, {{"c", "a"}}).value();
-  ASSERT_TRUE(WriteCheckpoint(model.layout(), directory / "out", {}, DataOf(model)).ok());
+  const Checkpoint model = testing::CheckpointOf({Tensor("b", {1}), Tensor("a", {2})}, {{"c", "a"}}).value();
+  ASSERT_TRUE(testing::WriteCheckpoint(model, directory / "out", {}).ok());
   EXPECT_EQ(EntryCount(directory / "out"), 1U);
   const Checkpoint out = Open(directory / "out");
   EXPECT_EQ(out.layout(), model.layout());
   EXPECT_EQ(out.files()[0].metadata, (Metadata{{"c", "a"}, {"format", "pt"}}));
 }
 
-TEST(WriteCheckpoint, LargeModelsAreShards) {
+TEST(PlanFresh, LargeModelsAreShards) {
   const TemporaryDirectory directory;
   const Checkpoint model =
-      Checkpoint::FromMemory({Tensor("a", {1, 1}), Tensor("b", {2}), Tensor("c", {3, 3, 3, 3, 3}), Tensor("d", {4})},
-                             {{"e", "d"}})
+      testing::CheckpointOf({Tensor("a", {1, 1}), Tensor("b", {2}), Tensor("c", {3, 3, 3, 3, 3}), Tensor("d", {4})},
+                            {{"e", "d"}})
           .value();
   const CheckpointOptions options{.max_shard_bytes = 3};
-  ASSERT_TRUE(WriteCheckpoint(model.layout(), directory / "out", options, DataOf(model)).ok());
+  ASSERT_TRUE(testing::WriteCheckpoint(model, directory / "out", options).ok());
   const Checkpoint out = Open(directory / "out");
   EXPECT_EQ(out.layout(), model.layout());
   for (const char* name : {"a", "b", "c", "d", "e"}) EXPECT_EQ(BytesOf(out, name), BytesOf(model, name)) << name;
@@ -299,7 +299,7 @@ TEST(WriteCheckpoint, LargeModelsAreShards) {
   EXPECT_THAT(ReadAll(directory / "out" / kIndexFileName), HasSubstr("\"total_size\": 9\n"));
 }
 
-TEST(WriteCheckpoint, AnAdapterIsOneFile) {
+TEST(PlanFresh, AnAdapterIsOneFile) {
   const TemporaryDirectory directory;
   WriteTensors(directory / "f", {Tensor("a", {1, 2}), Tensor("b", {3, 4})}, {});
   const Checkpoint source = Open(directory / "f");
@@ -309,12 +309,12 @@ TEST(WriteCheckpoint, AnAdapterIsOneFile) {
   EXPECT_EQ(plan.front().name, kAdapterFileName);
 }
 
-RC_GTEST_PROP(WriteCheckpointProperty, OpensAsWhatWasWritten, ()) {
+RC_GTEST_PROP(PlanFreshProperty, OpensAsWhatWasWritten, ()) {
   const TemporaryDirectory directory;
-  const auto model = Checkpoint::FromMemory(*testing::RandomTensors());
+  const auto model = testing::CheckpointOf(*testing::RandomTensors());
   RC_ASSERT(model.ok());
   const CheckpointOptions options{.max_shard_bytes = *rc::gen::inRange<std::uint64_t>(1, 2000)};
-  const Status fresh = WriteCheckpoint(model.value().layout(), directory / "fresh", options, DataOf(model.value()));
+  const Status fresh = testing::WriteCheckpoint(model.value(), directory / "fresh", options);
   RC_ASSERT(fresh.ok());
   const auto opened = Checkpoint::Open(directory / "fresh");
   RC_ASSERT(opened.ok());
@@ -325,7 +325,8 @@ RC_GTEST_PROP(WriteCheckpointProperty, OpensAsWhatWasWritten, ()) {
     RC_ASSERT(Buffer(expected.begin(), expected.end()) == Buffer(actual.begin(), actual.end()));
   }
   RC_ASSERT(
-      WriteCheckpointLike(opened.value(), opened.value().layout(), directory / "copy", DataOf(opened.value())).ok());
+      WriteCheckpointLike(opened.value(), opened.value().layout(), directory / "copy", testing::DataOf(opened.value()))
+          .ok());
   RC_ASSERT(Tree(directory / "copy") == Tree(directory / "fresh"));
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/limits.h"
+#include "support/safetensors_file.h"
 
 namespace weightwire {
 namespace {
@@ -27,7 +28,7 @@ TEST(DType, NumbersNamesAndWidthsArePinned) {
       {21, "I64", 64, 8},   {22, "U64", 64, 8},
   };
   std::vector<Row> actual;
-  for (const DType dtype : AllDTypes()) {
+  for (const DType dtype : testing::AllDTypes()) {
     actual.push_back({static_cast<int>(dtype), std::string(NameOf(dtype)), BitsPer(dtype), UnitBytes(dtype)});
   }
   ASSERT_EQ(actual.size(), expected.size());
@@ -35,7 +36,7 @@ TEST(DType, NumbersNamesAndWidthsArePinned) {
 }
 
 TEST(DType, FindsTypesByNameAndNumber) {
-  for (const DType dtype : AllDTypes()) {
+  for (const DType dtype : testing::AllDTypes()) {
     EXPECT_EQ(DTypeNamed(NameOf(dtype)), dtype);
     EXPECT_EQ(DTypeNumbered(static_cast<std::uint8_t>(dtype)), dtype);
   }

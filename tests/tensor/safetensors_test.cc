@@ -9,7 +9,9 @@
 #include "base/bytes.h"
 #include "base/limits.h"
 #include "base/sha256.h"
+#include "support/owned_tensor.h"
 #include "support/random_tensors.h"
+#include "support/safetensors_file.h"
 #include "support/temporary_directory.h"
 
 namespace weightwire {
@@ -229,7 +231,7 @@ RC_GTEST_PROP(SafetensorsProperty, ReadsBackWhatItWrites, (const Metadata& raw_m
   const auto tensors = *testing::RandomTensors();
   std::vector<TensorView> views;
   for (const OwnedTensor& tensor : tensors) views.push_back({tensor.spec, tensor.bytes});
-  const auto file = WriteSafetensors(views, metadata);
+  const auto file = testing::WriteSafetensors(views, metadata);
   RC_ASSERT(file.ok());
   const auto read = SafetensorsView::Parse(file.value());
   RC_ASSERT(read.ok());
@@ -259,7 +261,7 @@ TEST(SafetensorsWriter, WritesTheSameFileInPortions) {
   }
   EXPECT_THAT(writer.value().Append(std::span(data).first(1)).error().message(), HasSubstr("more data than"));
   ASSERT_TRUE(writer.value().Finish().ok());
-  const Buffer expected = WriteSafetensors(views, {{"k", "v"}}).value();
+  const Buffer expected = testing::WriteSafetensors(views, {{"k", "v"}}).value();
   EXPECT_EQ(ReadAll(directory / "f"), std::string(expected.begin(), expected.end()));
 }
 

@@ -96,7 +96,7 @@ Result<Staged> StageAll(const std::vector<LoadedDelta>& deltas, const ApplyOptio
 
 // Returns what is stored beside the base's weights and was left out.
 Result<std::vector<std::string>> WriteNew(const Staged& staged, const std::filesystem::path& output) {
-  constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 22;
+  constexpr std::uint64_t kPortionBytes = std::uint64_t{1} << 22;
   const InterruptGuard interrupt;
   const Layout& layout = staged.after.layout();
   Progress progress("writing " + output.string(), layout.total_bytes());
@@ -104,7 +104,7 @@ Result<std::vector<std::string>> WriteNew(const Staged& staged, const std::files
   return WriteCheckpointLike(staged.base, layout, output, [&](std::size_t index, const TensorSink& sink) -> Status {
     const std::uint64_t units = layout.unit_count(index);
     const std::uint64_t piece_units =
-        kPieceBytes / static_cast<std::uint64_t>(UnitBytes(layout.tensors()[index].dtype));
+        kPortionBytes / static_cast<std::uint64_t>(UnitBytes(layout.tensors()[index].dtype));
     for (std::uint64_t first = 0; first < units; first += piece_units) {
       WW_RETURN_IF_ERROR(interrupt.Check());
       const auto bytes = staged.after.Units(index, first, std::min(piece_units, units - first), scratch);

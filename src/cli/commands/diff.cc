@@ -242,7 +242,7 @@ void ReportText(const DiffResult& result, const DiffOptions& options) {
 bool WritesToStandardOutput(const DiffOptions& options) { return options.delta_path == std::filesystem::path("-"); }
 
 Status WriteDelta(const DiffOptions& options, std::span<const std::uint8_t> bytes) {
-  constexpr std::size_t kPieceBytes = std::size_t{1} << 24;
+  constexpr std::size_t kPortionBytes = std::size_t{1} << 24;
   const InterruptGuard interrupt;
   if (WritesToStandardOutput(options)) {
     if (std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size()) return Ok();
@@ -251,11 +251,11 @@ Status WriteDelta(const DiffOptions& options, std::span<const std::uint8_t> byte
   WW_TRY(AtomicFile file,
          AtomicFile::Create(*options.delta_path, options.replace_delta ? Existing::kReplace : Existing::kRefuse));
   Progress progress("writing " + options.delta_path->string(), bytes.size());
-  for (std::size_t at = 0; at < bytes.size(); at += kPieceBytes) {
+  for (std::size_t at = 0; at < bytes.size(); at += kPortionBytes) {
     WW_RETURN_IF_ERROR(interrupt.Check());
-    const auto piece = bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at));
-    WW_RETURN_IF_ERROR(file.Append(piece));
-    progress.Add(piece.size());
+    const auto portion = bytes.subspan(at, std::min(kPortionBytes, bytes.size() - at));
+    WW_RETURN_IF_ERROR(file.Append(portion));
+    progress.Add(portion.size());
   }
   return file.Commit();
 }

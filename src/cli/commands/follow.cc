@@ -470,7 +470,7 @@ Command AddFollow(CLI::App& app, const CommandTools& tools) {
       "elsewhere each version is written whole.\n"
       "SIGINT and SIGTERM end it cleanly; the next 'follow' goes on from what the mirror holds, once it has digested "
       "it.\n"
-      "A mirror whose weights somebody has changed is loaded anew; its other files are left as they are.\n"
+      "A mirror whose weights somebody has changed is loaded again; its other files are left as they are.\n"
       "\n"
       "Examples:\n"
       "  weightwire follow /shared/runs/grpo-7b mirror\n"

@@ -20,7 +20,7 @@ struct ReplacedUnits {
 };
 
 // A few small blocks of memory, each twice as large as the one before, and then large ones, in large pages: a model has
-// thousands of stretches, and small pages that come one by one from the system, for every version anew, cost more than
+// thousands of stretches, and small pages that come one by one from the system, for every version again, cost more than
 // what is written to them. But many threads with little each must not take a large block each. Movable; what it holds
 // stays where it is. One thread at a time.
 class UndoBits {

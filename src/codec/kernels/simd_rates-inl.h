@@ -135,7 +135,7 @@ HWY_INLINE VecU32 WaitingOf(VecU32 t) {
 
 // --- rates of many units ---
 
-// Keeps the compiler from making a constant anew wherever it is used, inside of loops.
+// Keeps the compiler from making a constant again wherever it is used, inside of loops.
 template <typename Vec>
 HWY_INLINE Vec Kept(Vec v) {
 #if WW_AVX512

@@ -9,7 +9,7 @@
 
 #include "follow/in_place/journal.h"
 #include "follow/in_place/journal_writer.h"
-#include "follow/in_place/tensor_places.h"
+#include "follow/in_place/tensor_locations.h"
 
 namespace weightwire {
 namespace {
@@ -75,13 +75,13 @@ Status ReplayAndRemove(const Path& journal_path, const InPlaceTools& tools) {
 // Returns once the journal of the change is durable, under its own name.
 Status CommitJournal(const Path& journal_path, const Checkpoint& base, const StagedChange& change,
                      const InPlaceTools& tools) {
-  WW_TRY(const std::vector<TensorPlace> places, PlacesIn(base.files(), base.layout()));
+  WW_TRY(const std::vector<TensorLocation> locations, LocationsIn(base.files(), base.layout()));
   std::vector<std::span<const std::uint8_t>> tensors;
   for (std::size_t i = 0; i < base.layout().size(); ++i) tensors.push_back(base.bytes(i));
   JournalRequest request;
   request.change = &change;
   request.files = base.files();
-  request.places = places;
+  request.locations = locations;
   request.tensors = tensors;
   request.check_tensors = true;
   const Path temporary = TemporaryOf(journal_path);

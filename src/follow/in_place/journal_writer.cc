@@ -22,11 +22,12 @@ constexpr std::uint64_t kBatchBytes = std::uint64_t{4} << 20;
 // Blocks that a thread digests at once.
 constexpr std::size_t kDigestedAtOnce = 32;
 
-// The content of one block: a range of a new tensor, or some of the changes of a chunk, at one of the tensor's places.
+// The content of one block: a range of a new tensor, or some of the changes of a chunk, at one of the tensor's
+// locations.
 struct BlockContent {
   const StagedTensor* staged = nullptr;
   const StagedChunk* chunk = nullptr;  // none: the tensor is new
-  TensorPlace place;
+  TensorLocation location;
   std::uint64_t begin = 0;  // units of the tensor, or changes of the chunk
   std::uint64_t end = 0;
 
@@ -53,9 +54,9 @@ class CodedBlock {
   void Finish(const BlockContent& content, std::uint64_t first_unit, std::uint64_t changes) {
     front_.clear();
     ByteWriter head(front_);
-    head.Varint(content.place.file);
+    head.Varint(content.location.file);
     head.U8(static_cast<std::uint8_t>(content.staged->unit_bytes()));
-    head.Varint(content.place.offset);
+    head.Varint(content.location.offset);
     head.Varint(first_unit);
     head.Varint(changes);
     const std::size_t head_bytes = front_.size();
@@ -149,13 +150,13 @@ std::vector<BlockContent> ContentsOfBlocks(const JournalRequest& request) {
       blocks.back().end = std::min(begin + kBlockUnits, count);
     }
   };
-  for (const TensorPlace& place : request.places) {
-    const StagedTensor* staged = request.change->Find(place.tensor);
+  for (const TensorLocation& location : request.locations) {
+    const StagedTensor* staged = request.change->Find(location.tensor);
     if (staged == nullptr) continue;
     if (staged->is_new()) {
-      add({staged, nullptr, place, 0, 0}, request.change->layout_after().unit_count(place.tensor));
+      add({staged, nullptr, location, 0, 0}, request.change->layout_after().unit_count(location.tensor));
     }
-    for (const StagedChunk& chunk : staged->chunks()) add({staged, &chunk, place, 0, 0}, chunk.offsets.size());
+    for (const StagedChunk& chunk : staged->chunks()) add({staged, &chunk, location, 0, 0}, chunk.offsets.size());
   }
   return blocks;
 }
@@ -253,7 +254,7 @@ class BlockWriter {
         }
       } else {
         const std::size_t k = i - 1 - digests.size();
-        CodeBlock(blocks[k], request_.tensors[blocks[k].place.tensor], request_.check_tensors, coded_[k]);
+        CodeBlock(blocks[k], request_.tensors[blocks[k].location.tensor], request_.check_tensors, coded_[k]);
       }
     });
     if (!written.ok()) return written.error();
@@ -262,7 +263,7 @@ class BlockWriter {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       if (coded_[i].bits_match) continue;
       return Error(ErrorCode::kMismatch, fmt::format("{} was changed by something else meanwhile; nothing was written",
-                                                     request_.files[blocks[i].place.file].name));
+                                                     request_.files[blocks[i].location.file].name));
     }
     std::swap(previous_, coded_);
     finished_ = blocks.size();

@@ -11,7 +11,7 @@
 #include "base/threads.h"
 #include "codec/decode/staged_change.h"
 #include "codec/kernels/kernels.h"
-#include "follow/in_place/tensor_places.h"
+#include "follow/in_place/tensor_locations.h"
 #include "tensor/checkpoint.h"
 
 namespace weightwire {
@@ -20,7 +20,7 @@ struct JournalRequest {
   const StagedChange* change = nullptr;
   std::string note;
   std::span<const CheckpointFile> files;
-  std::span<const TensorPlace> places;
+  std::span<const TensorLocation> locations;
   // The bytes that the tensors have in the files now, by the layout. A tensor that is new in the change is compared
   // with them, because it may have been removed and added again.
   std::span<const std::span<const std::uint8_t>> tensors;

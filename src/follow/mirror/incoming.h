@@ -18,7 +18,7 @@ namespace weightwire {
 // Thread safety: one thread at a time.
 class IncomingFiles {
  public:
-  // Empties the folder, makes it anew, and checks the names: as spec/PROTOCOL.md, "Anchors", says, none twice, none a
+  // Empties the folder, makes it again, and checks the names: as spec/PROTOCOL.md, "Anchors", says, none twice, none a
   // folder of another.
   static Result<std::unique_ptr<IncomingFiles>> Begin(FileSystem& files, const FileSystem::Path& folder,
                                                       std::span<const AnchorFile> anchor, bool include_code);

@@ -12,7 +12,7 @@ Result<MirrorContent> MirrorContent::Open(FileSystem& files, const FileSystem::P
   auto seen = found.ViewAs(*layout);
   if (!seen.ok()) return seen.error().In(directory.string());
   MirrorContent content(std::move(seen).value(), std::move(layout));
-  WW_TRY(content.places_, PlacesIn(content.checkpoint_.files(), *content.layout_));
+  WW_TRY(content.locations_, LocationsIn(content.checkpoint_.files(), *content.layout_));
   for (std::size_t i = 0; i < content.layout_->size(); ++i) content.tensors_.push_back(content.checkpoint_.bytes(i));
   return content;
 }

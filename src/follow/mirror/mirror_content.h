@@ -11,7 +11,7 @@
 #include "codec/decode/state_view.h"
 #include "codec/digest/digest.h"
 #include "codec/kernels/kernels.h"
-#include "follow/in_place/tensor_places.h"
+#include "follow/in_place/tensor_locations.h"
 #include "tensor/checkpoint.h"
 #include "tensor/layout.h"
 
@@ -26,7 +26,7 @@ class MirrorContent {
 
   [[nodiscard]] const Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const Layout& layout() const { return *layout_; }
-  [[nodiscard]] std::span<const TensorPlace> places() const { return places_; }
+  [[nodiscard]] std::span<const TensorLocation> locations() const { return locations_; }
   // By the layout.
   [[nodiscard]] std::span<const std::span<const std::uint8_t>> tensors() const { return tensors_; }
 
@@ -44,7 +44,7 @@ class MirrorContent {
 
   Checkpoint checkpoint_;
   std::shared_ptr<const Layout> layout_;
-  std::vector<TensorPlace> places_;
+  std::vector<TensorLocation> locations_;
   std::vector<std::span<const std::uint8_t>> tensors_;
   std::vector<Digest> digests_;
 };

@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kFilesFormat = "weightwire-files";
 
 // Tensors are copied through a buffer of this size.
-constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 22;
+constexpr std::uint64_t kPortionBytes = std::uint64_t{1} << 22;
 
 // True if the change alters nothing in this file of the plan.
 bool IsUnchanged(const CheckpointFile& file, const PlannedFile& planned, const StagedChange& change) {
@@ -84,9 +84,9 @@ Status MirrorInPlace::RewriteFile(const PlannedFile& file, const StateView& afte
   for (const std::size_t tensor : file.sources) {
     const auto width = static_cast<std::uint64_t>(UnitBytes(after.layout().tensors()[tensor].dtype));
     const std::uint64_t units = after.layout().unit_count(tensor);
-    const std::uint64_t piece = kPieceBytes / width;
-    for (std::uint64_t first = 0; first < units; first += piece) {
-      WW_RETURN_IF_ERROR(out->Append(after.Units(tensor, first, std::min(piece, units - first), scratch)));
+    const std::uint64_t portion = kPortionBytes / width;
+    for (std::uint64_t first = 0; first < units; first += portion) {
+      WW_RETURN_IF_ERROR(out->Append(after.Units(tensor, first, std::min(portion, units - first), scratch)));
     }
   }
   return out->Sync();

@@ -19,7 +19,7 @@ std::string LayoutFile(const Sha256Digest& layout) { return fmt::format("layout.
 std::string DigestFile(const Sha256Digest& state) { return fmt::format("digests.{}", ToHex(state)); }
 
 Error ReloadNeededError(const FileSystem::Path& directory, const std::string& why) {
-  return {ErrorCode::kCorrupt, fmt::format("{} must be loaded anew: {}", directory.string(), why)};
+  return {ErrorCode::kCorrupt, fmt::format("{} must be loaded again: {}", directory.string(), why)};
 }
 
 Status MirrorInPlace::CheckUsable() const {
@@ -161,7 +161,7 @@ Status MirrorInPlace::PrepareChange(const StagedChange& change, const ChangeNote
   request.change = &change;
   request.note = ToJson(note);
   request.files = content_->checkpoint().files();
-  request.places = content_->places();
+  request.locations = content_->locations();
   request.tensors = content_->tensors();
   WW_TRY(const auto journal, WriteJournal(files_, own_ / kNextJournalFile, request, kernels_, pool_));
   WW_TRY(const auto writing_file, CreateStateFile(kWritingStateFile, writing));
@@ -189,16 +189,16 @@ Status MirrorInPlace::WriteChange(const StagedChange& change) {
     std::span<std::uint8_t> bytes;
   };
   const Layout& layout = content_->layout();
-  // Readers wait for this, so sort the places by file in one pass, however many files there are.
-  std::vector<std::vector<const TensorPlace*>> places(updates_.size());
-  for (const TensorPlace& place : content_->places()) places[place.file].push_back(&place);
+  // Readers wait for this, so sort the locations by file in one pass, however many files there are.
+  std::vector<std::vector<const TensorLocation*>> locations(updates_.size());
+  for (const TensorLocation& one : content_->locations()) locations[one.file].push_back(&one);
   for (std::size_t file = 0; file < updates_.size(); ++file) {
     std::vector<Write> writes;
-    for (const TensorPlace* place : places[file]) {
-      const StagedTensor* staged = change.Find(place->tensor);
+    for (const TensorLocation* location : locations[file]) {
+      const StagedTensor* staged = change.Find(location->tensor);
       if (staged == nullptr) continue;
       writes.push_back({staged, {}});
-      WW_TRY(writes.back().bytes, updates_[file]->ForWriting(place->offset, layout.byte_size(place->tensor)));
+      WW_TRY(writes.back().bytes, updates_[file]->ForWriting(location->offset, layout.byte_size(location->tensor)));
     }
     // The largest first, so that no thread is left with it alone at the end.
     std::sort(writes.begin(), writes.end(),

@@ -42,7 +42,7 @@ inline constexpr std::string_view kReplacementFile = "replacement";
 [[nodiscard]] std::string LayoutFile(const Sha256Digest& layout);
 [[nodiscard]] std::string DigestFile(const Sha256Digest& state);
 
-// "DIR must be loaded anew: WHY"
+// "DIR must be loaded again: WHY"
 [[nodiscard]] Error ReloadNeededError(const FileSystem::Path& directory, const std::string& why);
 
 class MirrorInPlace final : public Mirror {

@@ -186,7 +186,7 @@ Result<std::optional<std::uint64_t>> SwapMirror::ReadLink() {
   const auto damaged = [&] {
     return Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("{} does not lead to a copy of ours; remove it, and a version is loaded anew", link.string()));
+        fmt::format("{} does not lead to a copy of ours; remove it, and a version is loaded again", link.string()));
   };
   if (info->kind != FileKind::kLink) return damaged();
   WW_TRY(const std::string target, files_.ReadLink(link));
@@ -316,7 +316,7 @@ class SwapMirror::Loading final : public TargetLoad {
     WW_TRY(const bool recovered, copy_->Recover());
     if (!recovered || copy_->held().has_value()) return Ok();
     return Error(ErrorCode::kCorrupt, fmt::format("a copy in {} was damaged by an error of the disk before it was "
-                                                  "used; it must be loaded anew",
+                                                  "used; it must be loaded again",
                                                   mirror_.directory_.string()));
   }
 

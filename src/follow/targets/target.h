@@ -96,7 +96,7 @@ class Target {
   // Files that are not needed may be passed over by the target.
   virtual Result<std::unique_ptr<TargetLoad>> BeginLoad(std::span<const AnchorFile> files) = 0;
 
-  // Finishes what an error of an earlier call may have left half done, as opening the target anew would. True if there
+  // Finishes what an error of an earlier call may have left half done, as opening the target again would. True if there
   // was something: then it may hold another version than before that call, and loads begun before are void.
   virtual Result<bool> Recover() { return false; }
 

@@ -245,7 +245,7 @@ int FileStore::FlushNames(std::string_view key) const {
 Status FileStore::RenameTo(const std::filesystem::path& temporary, std::string_view key) {
   const std::filesystem::path path = root_ / key;
   int error = ENOENT;
-  for (int attempt = 0; error == ENOENT && attempt < kPlaceAttempts; ++attempt) {
+  for (int attempt = 0; error == ENOENT && attempt < kFolderAttempts; ++attempt) {
     error = MakeBelow(path.parent_path());
     if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
     // An empty directory, left by a crash, gives way.
@@ -261,7 +261,7 @@ Status FileStore::RenameTo(const std::filesystem::path& temporary, std::string_v
 Result<PutOutcome> FileStore::LinkIfAbsent(const std::filesystem::path& temporary, std::string_view key) {
   const std::filesystem::path path = root_ / key;
   int error = ENOENT;
-  for (int attempt = 0; error == ENOENT && attempt < kPlaceAttempts; ++attempt) {
+  for (int attempt = 0; error == ENOENT && attempt < kFolderAttempts; ++attempt) {
     error = MakeBelow(path.parent_path());
     if (error != 0) continue;
     if (link_(temporary.c_str(), path.c_str()) != 0) error = errno;

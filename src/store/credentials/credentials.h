@@ -29,7 +29,7 @@ class CredentialSource {
   // kRefused when there are none, with what was tried.
   virtual Result<Credentials> Get() = 0;
 
-  // The service does not take these any more: the next Get fetches anew. False when that cannot help.
+  // The service does not take these any more: the next Get fetches again. False when that cannot help.
   virtual bool Renew() = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace weightwire {
 
 struct WebIdentity {
-  std::string token_file;  // read anew each time, for it is renewed
+  std::string token_file;  // read again each time, for it is renewed
   std::string role;        // an ARN
   std::string session;     // a name for AWS's own log; empty: "weightwire"
   std::string endpoint;    // "https://sts.eu-west-1.amazonaws.com"; http only on this machine

@@ -1,4 +1,4 @@
-#include "follow/in_place/tensor_places.h"
+#include "follow/in_place/tensor_locations.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 
 namespace weightwire {
 
-Result<std::vector<TensorPlace>> PlacesIn(std::span<const CheckpointFile> files, const Layout& layout) {
-  std::vector<TensorPlace> places;
+Result<std::vector<TensorLocation>> LocationsIn(std::span<const CheckpointFile> files, const Layout& layout) {
+  std::vector<TensorLocation> locations;
   for (std::size_t file = 0; file < files.size(); ++file) {
     for (std::size_t i = 0; i < files[file].tensors.size(); ++i) {
       const std::optional<std::size_t> tensor = layout.Resolve(files[file].tensors[i]);
@@ -15,10 +15,10 @@ Result<std::vector<TensorPlace>> PlacesIn(std::span<const CheckpointFile> files,
         return Error(ErrorCode::kMismatch, fmt::format("{} holds tensor {}, which should not be there",
                                                        files[file].name, Quoted(files[file].tensors[i])));
       }
-      places.push_back({file, files[file].offsets[i], *tensor});
+      locations.push_back({file, files[file].offsets[i], *tensor});
     }
   }
-  return places;
+  return locations;
 }
 
 }  // namespace weightwire
