@@ -1,7 +1,7 @@
 """The tables in ARCHITECTURE.md, "Timeouts, retries and limits", say what the code does.
 
 The reactions are compared with ReactionTo in src/base/failure_policy.h, and each value with the constant that its row
-names. No constant of a src/*/policy.h may be missing.
+names. No constant of a src/*/policy.h, or of python/weightwire/_policy.py, may be missing.
 """
 
 import re
@@ -16,6 +16,7 @@ REACTIONS = {
     "kFetchAgain": "fetch again",
     "kGiveUp": "give up",
 }
+PYTHON_POLICY = "python/weightwire/_policy.py"
 UNITS = {"milliseconds": "ms", "seconds": "s", "minutes": "min", "hours": "h"}
 
 CONSTANT = re.compile(r"inline\s+constexpr\s+([\w:]+)\s+(k\w+)\s*(?:=\s*([^;{]+?(?:\{[^}]*\}[^;]*)?)|\{([^}]*)\})\s*;")
@@ -99,9 +100,10 @@ def complaints_about_values(rows: list[list[str]], sources: dict[str, str]) -> l
             complaints.append(f"{path}: {name} is {values[name]}, the table says {row[-2]}")
     for path, source in sources.items():
         if re.fullmatch(r"src/\w+/policy\.h", path):
-            for name in re.findall(r"inline\s+constexpr\s+[\w:]+\s+(k\w+)", source):
-                if (path, name) not in named:
-                    complaints.append(f"{path}: {name} is in no table")
+            names = re.findall(r"inline\s+constexpr\s+[\w:]+\s+(k\w+)", source)
+        else:
+            names = python_values_of(source) if path == PYTHON_POLICY else ()
+        complaints += [f"{path}: {name} is in no table" for name in names if (path, name) not in named]
     return complaints
 
 
@@ -109,6 +111,7 @@ def main() -> int:
     rows = rows_of((ROOT / "ARCHITECTURE.md").read_text())
     paths = {match[1] for row in rows if (match := re.fullmatch(r"`([\w./]+): \w+`", row[-1]))}
     paths |= {str(path.relative_to(ROOT)) for path in ROOT.glob("src/*/policy.h")}
+    paths.add(PYTHON_POLICY)
     sources = {path: (ROOT / path).read_text() for path in sorted(paths) if (ROOT / path).exists()}
     complaints = complaints_about_reactions(rows, (ROOT / "src/base/failure_policy.h").read_text())
     complaints += complaints_about_values(rows, sources)

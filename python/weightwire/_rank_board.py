@@ -9,16 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from weightwire import _core
+from weightwire import _core, _policy
 from weightwire.errors import WeightwireError
 
-_SHORTEST_PAUSE = 0.002
-_LONGEST_PAUSE = 0.05
-_IDLE_PAUSE = 0.5  # an outgoing message ends it early
-# Send something at least this often, because many firewalls cut silent connections.
-_LONGEST_SILENCE = 30.0
-_CONNECT_SECONDS = 2.0
-_LONGEST_CONNECT_PAUSE = 10.0
 _CHANGES = "changes"  # the key that counts how often something was put on the board
 
 
@@ -30,7 +23,7 @@ def serve_board(timeout: float) -> Any:
     return dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=seconds)
 
 
-def connect_board(host: str, port: int, timeout: float, connect_seconds: float = _CONNECT_SECONDS) -> Any:
+def connect_board(host: str, port: int, timeout: float, connect_seconds: float = _policy.CONNECT_SECONDS) -> Any:
     """Connects to rank 0's board. Raises what torch raises after `connect_seconds`."""
     import torch.distributed as dist
 
@@ -59,7 +52,7 @@ class BoardPump:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(timeout=2)
+        self._thread.join(timeout=_policy.STOP_BOARD_SECONDS)
 
     def _run(self) -> None:
         try:
@@ -69,7 +62,8 @@ class BoardPump:
                 raise
 
     def _pump(self) -> None:
-        pause = _SHORTEST_PAUSE
+        backoff = _core.Backoff(_policy.FIRST_BOARD_SECONDS, _policy.LAST_BOARD_SECONDS)
+        pause = backoff.next()
         while not self._stop.is_set():
             outgoing, wanted, unneeded = self._core.board_work(pause)
             try:
@@ -79,14 +73,13 @@ class BoardPump:
                 continue
             self._core.board_done()
             if delivered or outgoing:
-                pause = _SHORTEST_PAUSE
-            else:
-                pause = _IDLE_PAUSE if not wanted else min(_LONGEST_PAUSE, pause * 1.5)
+                backoff.reset()
+            pause = backoff.next() if wanted or delivered or outgoing else _policy.IDLE_BOARD_SECONDS
 
     def _reconnect(self, error: Exception) -> None:
         """Tries until the board answers. If the first attempt fails, the board is gone, and rank 0 with it."""
         reported = False
-        pause = _IDLE_PAUSE
+        backoff = _core.Backoff(_policy.FIRST_CONNECT_PAUSE_SECONDS, _policy.LAST_CONNECT_PAUSE_SECONDS)
         while not self._stop.is_set():
             try:
                 self._store = self._connect()
@@ -94,8 +87,7 @@ class BoardPump:
                 if not reported:
                     self._core.set_disconnected(f"rank {self._rank} cannot reach rank 0 any more ({first_line(error)})")
                 reported = True
-                self._stop.wait(pause)
-                pause = min(_LONGEST_CONNECT_PAUSE, 2 * pause)
+                self._stop.wait(backoff.next())
                 continue
             if reported:
                 self._core.set_connected()
@@ -105,7 +97,7 @@ class BoardPump:
         """Puts, gets and deletes messages. Returns whether one was delivered to the core."""
         if outgoing or wanted or unneeded:
             self._last_sent = time.monotonic()
-        elif time.monotonic() - self._last_sent > _LONGEST_SILENCE:
+        elif time.monotonic() - self._last_sent > _policy.LONGEST_SILENCE_SECONDS:
             self._last_sent = time.monotonic()
             self._store.add(_CHANGES, 0)
         for key, text in outgoing:

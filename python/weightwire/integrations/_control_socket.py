@@ -15,12 +15,11 @@ import shutil
 import tempfile
 from collections.abc import Callable
 
+from weightwire import _policy
 from weightwire.errors import UnavailableError
 from weightwire.integrations._routes import Answer, error_answer
 
 _MOST_BYTES = 1 << 20
-# How long a process that follows may take to answer; its routes never wait.
-_ANSWER_SECONDS = 10.0
 
 
 class ControlSocket:
@@ -59,7 +58,7 @@ async def forward(socket: str, path: str, body: bytes) -> Answer:
     """Has the process that follows answer. Never raises an `Exception`."""
     request = json.dumps({"path": path, "body": body.decode(errors="replace")})
     try:
-        return Answer(*json.loads(await asyncio.wait_for(_exchange(socket, request.encode()), _ANSWER_SECONDS)))
+        return Answer(*json.loads(await asyncio.wait_for(_exchange(socket, request.encode()), _policy.ANSWER_SECONDS)))
     except (OSError, ValueError, TypeError, asyncio.TimeoutError) as error:
         what = str(error) or type(error).__name__
         return error_answer(UnavailableError(f"the API process that follows does not answer ({what}); try again"))

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from weightwire import _core
+from weightwire import _core, _policy
 from weightwire.errors import InvalidArgumentError, UnavailableError, WeightwireError
 from weightwire.integrations._control_socket import ControlSocket, forward
 from weightwire.integrations._routes import METHODS, PIN, Answer, answer, error_answer
@@ -33,8 +33,6 @@ _PIN_BODY = {
 }
 # The label that vLLM starts with.
 _NO_LABEL = "default"
-# How long the comparison of the engine with its mirror may take. A failure ends the wait earlier.
-_MATCH_SECONDS = 3600.0
 
 
 class Endpoint:
@@ -152,11 +150,11 @@ def refuse_unsuited(config: Any) -> None:
 
 async def _wait_for_label(engine_client: Any) -> None:
     """Waits until the process that follows has verified the engine's weights, because no request may come earlier."""
-    deadline = time.monotonic() + _MATCH_SECONDS
+    deadline = time.monotonic() + _policy.MATCH_SECONDS
     while await engine_client.get_weight_version() == _NO_LABEL:
         if time.monotonic() > deadline:
             raise UnavailableError(
-                f"the API server that follows did not find out what the engine holds within {_MATCH_SECONDS:.0f} "
-                "seconds; its log says more"
+                "the API server that follows did not find out what the engine holds within "
+                f"{_policy.MATCH_SECONDS:.0f} seconds; its log says more"
             )
         await asyncio.sleep(0.2)

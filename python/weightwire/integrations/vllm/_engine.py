@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from weightwire import _policy
 from weightwire.errors import UnavailableError
 from weightwire.integrations.vllm._mirror import HeldVersion
 from weightwire.integrations.vllm._parameter_map import UpdateRefused, WeightsDiffer
@@ -41,10 +42,6 @@ class UpdateFailed(UnavailableError):
 
 class EngineGone(UnavailableError):
     """The engine has ended."""
-
-
-_DEATH_SECONDS = 0.5
-"""How often a call checks that the engine still runs."""
 
 
 class Engine:
@@ -145,7 +142,7 @@ class Engine:
         engine ends, because a dead core never answers and vLLM does not report it."""
         name = utility if isinstance(utility, str) else utility.__name__
         call = asyncio.ensure_future(self._core.call_utility_all_async(name, *arguments))
-        while not (await asyncio.wait({call}, timeout=_DEATH_SECONDS))[0]:
+        while not (await asyncio.wait({call}, timeout=_policy.ENGINE_CHECK_SECONDS))[0]:
             if self.is_dead:
                 call.cancel()
                 raise EngineGone("the engine has ended")
@@ -214,7 +211,7 @@ def weightwire_socket(core: Any, socket: str | None) -> str | None:
 
 def weightwire_stop(core: Any, why: str) -> None:
     """Ends this process, and the server with it, because any answer could be wrong."""
-    logger.critical("weightwire: %s. The engine stops; start the server anew.", why)
+    logger.critical("weightwire: %s. The engine stops; restart the server.", why)
     logging.shutdown()
     os._exit(EXIT_STATUS)
 

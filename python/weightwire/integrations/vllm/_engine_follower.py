@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from weightwire import _core
+from weightwire import _core, _policy
 from weightwire._follower import Follower
 from weightwire._update import Update
 from weightwire.errors import CorruptError, UnavailableError, WeightwireError
@@ -39,17 +39,9 @@ from weightwire.integrations.vllm._status import FollowStatus
 
 logger = logging.getLogger("vllm.weightwire")
 
-# How long processes that read the mirror may delay an update before it fails.
-_READERS_SECONDS = 30.0
-# The pause after an error.
-_ERROR_SECONDS = 2.0
-# The longest pause after repeated errors of updates, each of which may have delayed all requests.
-_LONGEST_ERROR_SECONDS = 120.0
 # A change of more than one in this number of elements is not sent to the workers, because comparing all parameters with
 # the mirror takes less time.
 _COMPARE_ALL_ABOVE = 16
-# How long the end of the server waits for the release of the lease.
-_RELEASE_SECONDS = 3.0
 # The pause between two full checks is at least this number of times as long as the last one took.
 _VERIFY_PAUSES = 20
 
@@ -67,7 +59,8 @@ class EngineFollower:
         self._folder = mirror / ".weightwire" / "engine"
         self._follower: Follower | None = None
         self._held: HeldVersion | None = None  # by the engine; None: unknown, or not the same in all of it
-        self._backoff = _core.Backoff(_ERROR_SECONDS, _LONGEST_ERROR_SECONDS)  # after updates that failed
+        # After updates that failed.
+        self._backoff = _core.Backoff(_policy.ENGINE_ERROR_SECONDS, _policy.LONGEST_ENGINE_ERROR_SECONDS)
         self._pinned = settings.pin  # as the user wants it
         self._follower_pin: int | None = None  # the follower's own
         self._elements = 0  # of the checkpoint
@@ -131,7 +124,7 @@ class EngineFollower:
         if unproven and not loaded_from_it:
             raise UpdateRefused(
                 f"the engine was loaded from something else than what the mirror {self._mirror} holds now, and "
-                f"'{unproven[0]}' can neither be compared with it nor loaded anew; start the server anew, on the mirror"
+                f"'{unproven[0]}' can neither be compared with it nor loaded again; restart the server, on the mirror"
             )
         stale = any(worker["stale"] for worker in workers)
         if stale or (not loaded_from_it and any(worker["unread"] for worker in workers)):
@@ -144,7 +137,7 @@ class EngineFollower:
         self._verified_at = time.monotonic()
         self._status.set_limits(workers, not_compared=unproven)
         logger.info(
-            "weightwire: follows %s from version %d; %d parameters are written in place, %d loaded anew",
+            "weightwire: follows %s from version %d; %d parameters are written in place, %d reloaded",
             self._settings.run,
             held.version,
             workers[0]["in_place"],
@@ -198,7 +191,7 @@ class EngineFollower:
                     return
                 logger.exception("weightwire: following failed")
                 self._status.set_error(error)
-                pause = max(pause, _ERROR_SECONDS)
+                pause = max(pause, _policy.ENGINE_ERROR_SECONDS)
             self._update_lag()
             await asyncio.sleep(pause)
 
@@ -206,7 +199,7 @@ class EngineFollower:
         if isinstance(error, UpdateFailed):
             return self._backoff.next()
         self._backoff.reset()
-        return _ERROR_SECONDS
+        return _policy.ENGINE_ERROR_SECONDS
 
     async def _step(self) -> None:
         """Asks once for a newer version, and does one update or check if it is due."""
@@ -274,7 +267,7 @@ class EngineFollower:
         returns False: then they compare all parameters with the mirror, once that has moved."""
         if update.layout_changed:
             raise UpdateRefused(
-                f"version {update.version} has other names, types or shapes; start the server anew from its mirror, "
+                f"version {update.version} has other names, types or shapes; restart the server from its mirror, "
                 "once a follower has brought it there"
             )
         changes = update.changes
@@ -302,7 +295,7 @@ class EngineFollower:
         if update is not None and self._may_hold(update.version):
             await self._move_mirror(update)
         if follower.version is None:
-            raise UnavailableError(f"the mirror {self._mirror} is damaged, and not loaded anew yet")
+            raise UnavailableError(f"the mirror {self._mirror} is damaged, and not loaded again yet")
         if self._held is not None and follower.version == self._held.version:
             return
         # If the mirror passed the pin before it was set, the engine does not follow it.
@@ -320,7 +313,7 @@ class EngineFollower:
         await self._commit(from_version=before, prepare_seconds=time.monotonic() - start)
 
     async def _move_mirror(self, update: Update) -> None:
-        deadline = time.monotonic() + _READERS_SECONDS
+        deadline = time.monotonic() + _policy.READERS_SECONDS
         while True:
             try:
                 await asyncio.to_thread(update.apply)
@@ -379,7 +372,7 @@ class EngineFollower:
         if follower is not None:
             thread = threading.Thread(target=follower.close, daemon=True)
             thread.start()
-            await asyncio.to_thread(thread.join, _RELEASE_SECONDS)
+            await asyncio.to_thread(thread.join, _policy.RELEASE_SECONDS)
 
     def _set_held(self, held: HeldVersion) -> None:
         self._held = held

@@ -132,8 +132,8 @@ class ParameterMap:
                 refused[name] = f"'{name}' is made from the checkpoint in a way that is not known"
             elif not _can_be_reloaded(self._model, _module_of(name), derived):
                 refused[name] = (
-                    f"{_module_of(name)} keeps something made from its weights, and loading it anew has not been shown "
-                    "to be exact"
+                    f"{_module_of(name)} keeps something made from its weights, and loading it again has not been "
+                    "shown to be exact"
                 )
             elif len(sharing) > 1:
                 refused[name] = (
@@ -151,7 +151,7 @@ class ParameterMap:
             if name in differing and method is not None and not _can_be_reloaded(self._model, module, derived.state):
                 self._refused[name] = (
                     f"{module} holds its weights in another order than the checkpoint, or other weights, and loading "
-                    "it anew has not been shown to be exact"
+                    "it again has not been shown to be exact"
                 )
             elif name in self._mapped and module in derived.kernels and _is_constant(self._flat[name]):
                 self._refused[name] = f"the elements of '{name}' are all the same, so their order cannot be told"
@@ -189,7 +189,7 @@ class ParameterMap:
         if self._refuses_all is not None:
             raise UpdateRefused(self._refuses_all)
         if tensor not in self._layout:
-            raise UpdateRefused(f"the checkpoint has a new tensor '{tensor}'; start the server anew")
+            raise UpdateRefused(f"the checkpoint has a new tensor '{tensor}'; restart the server")
         if tensor in self._elsewhere:
             raise UpdateRefused(f"'{tensor}' goes where it cannot be followed")
         if tensor not in self._boxes and self._has_opaque:
@@ -227,13 +227,13 @@ class ParameterMap:
         """Prepares all differences between the parameters and the mirror, which must hold `held`. Parameters that
         cannot be compared are loaded again."""
         if self._refuses_all is not None:
-            raise UpdateRefused(f"{self._refuses_all}; start the server anew")
+            raise UpdateRefused(f"{self._refuses_all}; restart the server")
         self.check_mirror_holds(held)
         checkpoint = map_tensors(self._mirror)
         if {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in checkpoint.items()} != self._layout:
-            raise UpdateRefused("the checkpoint has other names, types or shapes now; start the server anew")
+            raise UpdateRefused("the checkpoint has other names, types or shapes now; restart the server")
         if self._elsewhere:
-            raise UpdateRefused(f"'{min(self._elsewhere)}' goes where it cannot be followed; start the server anew")
+            raise UpdateRefused(f"'{min(self._elsewhere)}' goes where it cannot be followed; restart the server")
         prepared = PreparedUpdate(held.version)
         for name, boxes in self._boxes.items():
             for box in boxes:
@@ -246,7 +246,7 @@ class ParameterMap:
         try:
             self._add_reload(prepared, (not_plain - self._readable) | differing)
         except UpdateRefused as error:
-            raise UpdateRefused(f"{error}; start the server anew") from None
+            raise UpdateRefused(f"{error}; restart the server") from None
         return prepared
 
     def check_mirror_holds(self, held: HeldVersion) -> None:
