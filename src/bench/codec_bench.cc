@@ -84,8 +84,8 @@ class MemoryState {
 
 struct CodecFigures {
   Timings read2, read_new, encode, read1, apply, write, apply_gaps, apply_cold, digest, xor_encode, xor_apply;
-  // What a target in memory does: while staging, without and with the digests of the base; and while an engine waits,
-  // which compares before it writes.
+  // A target in memory: staging, without and with the digests of the base; and the write while an engine waits, after
+  // a comparison.
   Timings stage, stage_verified, write_checked;
   std::uint64_t encode_peak_bytes = 0;
   std::uint64_t apply_peak_bytes = 0;

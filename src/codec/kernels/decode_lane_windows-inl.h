@@ -57,11 +57,11 @@ struct LaneWindow {
     for (std::uint32_t c = 0; c < kWindowCells; ++c) cell_lasts[c * kLanesU32] = kNever;
   }
 
-  // Sums the units of a tile from `first` on, of which there are `left`. cell_lasts is the lane's column.
-  // REQUIRES: left != 0; kBf16Path only as for RateSums.
+  // Sums the units of a tile from `first` on, of which there are `left`. cell_lasts is the lane's column. `base` is
+  // where they are in memory; `from` may be an overlaid copy. REQUIRES: left != 0; kBf16Path only as for RateSums.
   template <typename Unit, bool kBf16Path>
-  HWY_INLINE void Sum(const std::uint8_t* from, std::uint32_t first, std::uint32_t left, const LaneRates& rates,
-                      const ClassRule& rule, std::uint32_t* cell_lasts) {
+  HWY_INLINE void Sum(const std::uint8_t* from, const std::uint8_t* base, std::uint32_t first, std::uint32_t left,
+                      const LaneRates& rates, const ClassRule& rule, std::uint32_t* cell_lasts) {
     const RateSums<Unit, kBf16Path> rate_sums(rates.plane, rule);
     const RunningSum running_sum;
     units = from;
@@ -82,7 +82,7 @@ struct LaneWindow {
       SumsAhead<Unit, kBf16Path> sums_ahead(rate_sums, from, whole_cells * (kCellBlocks / kSumBlocks));
       for (; cell < whole_cells && sum < kFullWindow; ++cell) {
         // The window after this one: many lanes take turns, and no hardware foresees so many.
-        const std::uint8_t* next_window = from + (std::size_t{cell} * kCellUnits + kWindowUnits) * sizeof(Unit);
+        const std::uint8_t* next_window = base + (std::size_t{cell} * kCellUnits + kWindowUnits) * sizeof(Unit);
         for (std::size_t at = 0; at < kCellUnits * sizeof(Unit); at += kLineBytes) {
           __builtin_prefetch(next_window + at, 0, 2);
         }

@@ -146,11 +146,11 @@ class LaneDecoder {
     LaneWindow& window = g.window[l];
     const SparseTile& tile = *g.tile[l];
     const std::uint32_t first = window.first_unit + window.unit_count;
-    const std::uint8_t* const from =
-        g.is_overlaid[l] ? OverlaidWindow(g, l, first) : tile.base + std::size_t{first} * sizeof(Unit);
+    const std::uint8_t* const base = tile.base + std::size_t{first} * sizeof(Unit);
+    const std::uint8_t* const from = g.is_overlaid[l] ? OverlaidWindow(g, l, first) : base;
     constexpr bool kMayBeBf16 = kHasBf16Path && sizeof(Unit) == 2;
     const auto sum = [&]<bool kBf16Path>(std::bool_constant<kBf16Path>) HWY_ATTR {
-      window.template Sum<Unit, kBf16Path>(from, first, tile.unit_count - first, g.rates, g.tables->rule,
+      window.template Sum<Unit, kBf16Path>(from, base, first, tile.unit_count - first, g.rates, g.tables->rule,
                                            g.cell_lasts[0].data() + l);
     };
     if (kMayBeBf16 && IsBf16Rule(g.tables->rule)) {
@@ -169,9 +169,6 @@ class LaneDecoder {
     const std::uint8_t* const from = tile.base + std::size_t{first} * sizeof(Unit);
     const std::uint32_t count = std::min(kWindowUnits, tile.unit_count - first);
     std::uint8_t* const to = overlaid_windows_.get() + LaneOf(g, l) * kWindowBytes;
-    for (std::size_t at = 0; at < kWindowBytes; at += kLineBytes) {
-      __builtin_prefetch(from + kWindowBytes + at, 0, 2);  // the window after this one
-    }
     std::memcpy(to, from, count * sizeof(Unit));
     Overlay<Unit>(tile.overlay, first, first + count, to);
     return to;
