@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import many_tensors
 import torch
 import weightwire as ww
 from safetensors.torch import save_file
@@ -128,8 +129,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=28, help="28 makes 1.2 GB of bf16")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--many", action="store_true", help="only the rows about many tensors, with all cores")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.many:
+        print("| what | must | is |\n|---|---|---|")
+        print("\n".join(many_tensors.rows(many_tensors.measure(os.cpu_count() or 1))))
+        return
     program = os.environ["WW_BENCH"]
     torch.set_num_threads(options.threads)
 
@@ -165,6 +171,7 @@ def main() -> None:
         with_s, held_s = min((with_s, held_s), loop(training, steps, publisher))
         publisher.close()
 
+    many = many_tensors.measure(options.threads)
     allowed = (128 << 20) + 16 * changed
     figures = {
         "elements": elements,
@@ -183,6 +190,7 @@ def main() -> None:
         "loop_with_publishing_s": with_s,
         "loop_held_s": held_s,
         "loop_bytes_still_to_send": waiting,
+        "many_tensors_s": many,
     }
     if options.json:
         print(json.dumps(figures, indent=2))
@@ -207,6 +215,7 @@ def main() -> None:
         f"| {steps} training steps, bucket at 10 MB/s: with publishing less without ({with_s:.2f} - {alone_s:.2f} s), "
         f"against the time in publish() ({held_s:.2f} s) | 1 | {(with_s - alone_s) / held_s:.2f} |"
     )
+    print("\n".join(many_tensors.rows(many)))
     print(f"\n{waiting / mebibyte:.1f} MiB were still to be sent when the loop with publishing had ended.")
 
 

@@ -86,6 +86,7 @@ nb::object PreparedState::RenewCounted(const nb::list& values) {
 }
 
 void PreparedState::Release() {
+  bits_.unchanged = nullptr;
   arrays_.clear();
   owners_of_readers_.clear();
   owners_.clear();

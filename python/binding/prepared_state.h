@@ -66,7 +66,8 @@ class PreparedState {
   // Lets go of the model's memory.
   void Release();
 
-  [[nodiscard]] const StateBits& bits() const { return bits_; }
+  // A call may add what is its own, until Release.
+  [[nodiscard]] StateBits& bits() { return bits_; }
   [[nodiscard]] std::uint64_t elements() const { return elements_; }
 
  private:

@@ -219,7 +219,7 @@ class PyPublisher {
 
   PyTicket Publish(PreparedState& prepared, std::uint64_t step, const nb::object& changed) {
     const ReleasedAfter released(prepared);
-    StateBits bits = prepared.bits();
+    StateBits& bits = prepared.bits();
     bits.unchanged = Unchanged(changed);
     const GilReleased release;
     return TicketOf(ValueOrRaise(session_->Publish(bits, step)));
@@ -286,7 +286,7 @@ class PyRankPublisher final : public PyPublisher {
     const ReleasedAfter released(prepared);
     std::optional<Result<Ticket>> published;
     try {
-      StateBits bits = BitsOf(prepared);
+      StateBits& bits = BitsOf(prepared);
       bits.unchanged = Unchanged(changed);
       const GilReleased release;
       published = session().Publish(bits, step);  // refuses its own errors
@@ -331,8 +331,8 @@ class PyRankPublisher final : public PyPublisher {
     const GilReleased release;
     return function(*runner);
   }
-  [[nodiscard]] StateBits BitsOf(const PreparedState& prepared) const {
-    StateBits bits = prepared.bits();
+  [[nodiscard]] StateBits& BitsOf(PreparedState& prepared) const {
+    StateBits& bits = prepared.bits();
     if (!(*bits.layout == *shards_->own())) {
       Raise({ErrorCode::kInvalidArgument,
              "the tensors, types or shards of this rank are others than when the publisher was made: make a new one"});

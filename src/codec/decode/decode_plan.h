@@ -46,7 +46,7 @@ Result<DecodePlan> PlanDecoding(std::span<const DeltaFile> parts, const std::opt
 // The base's tensor that a tensor of the layout after continues.
 [[nodiscard]] inline std::optional<std::size_t> OriginOf(std::size_t tensor, const Layout& after,
                                                          const Layout& before) {
-  return before.FindSame(after.tensors()[tensor]);
+  return &after == &before ? tensor : before.FindSame(after.tensors()[tensor]);
 }
 
 [[nodiscard]] Error DamagedDelta(const std::string& what);

@@ -119,10 +119,14 @@ class Assembler {
     index.aliases = before.aliases();
     if (!(before == after)) index.layout_change = CompareLayouts(before, after);
     if (!request_.digests_before.has_value()) return;
-    delta_.digests_after.resize(after.size());
-    for (std::size_t i = 0; i < after.size(); ++i) {
-      const std::optional<std::size_t> old_index = before.FindSame(after.tensors()[i]);
-      if (old_index.has_value()) delta_.digests_after[i] = (*request_.digests_before)[*old_index];
+    if (before == after) {
+      delta_.digests_after = *request_.digests_before;
+    } else {
+      delta_.digests_after.resize(after.size());
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        const std::optional<std::size_t> old_index = before.FindSame(after.tensors()[i]);
+        if (old_index.has_value()) delta_.digests_after[i] = (*request_.digests_before)[*old_index];
+      }
     }
     for (const EntryWork& work : entries_.works) {
       const EntryReport& report = delta_.reports[work.position];
