@@ -24,9 +24,10 @@ int main(int argc, char** argv) {
   if (argc == 4) {
     CheckpointOptions options;
     options.max_shard_bytes = std::strtoull(argv[3], nullptr, 10);
-    written = testing::WriteCheckpoint(checkpoint, argv[2], options);
+    written = weightwire::testing::WriteCheckpoint(checkpoint, argv[2], options);
   } else {
-    const auto like = WriteCheckpointLike(checkpoint, checkpoint.layout(), argv[2], testing::DataOf(checkpoint));
+    const auto like =
+        WriteCheckpointLike(checkpoint, checkpoint.layout(), argv[2], weightwire::testing::DataOf(checkpoint));
     if (!like.ok()) written = like.error();
   }
   if (!written.ok()) {
