@@ -23,6 +23,13 @@ inline constexpr std::chrono::seconds kWatchInterval{1};
 inline constexpr std::chrono::seconds kChildLookInterval{10};
 // weightwire follow --vllm: a server that loads a large model says nothing for minutes.
 inline constexpr std::chrono::minutes kVllmTimeout{15};
+// weightwire follow --metrics: threads that answer, how long a connection may take, how many bytes of a request are
+// read, how many connections wait in the kernel, and the pause after an error of the system, such as no descriptors.
+inline constexpr std::size_t kServerThreads = 2;
+inline constexpr std::chrono::seconds kServerConnectionTime{10};
+inline constexpr std::size_t kMaxServerRequestBytes = std::size_t{16} << 10;
+inline constexpr int kServerBacklog = 16;
+inline constexpr std::chrono::milliseconds kServerErrorPause{200};
 // Progress is shown for what takes longer, and then this often.
 inline constexpr std::chrono::milliseconds kProgressDelay{700};
 inline constexpr std::chrono::milliseconds kProgressInterval{200};

@@ -98,6 +98,7 @@ Result<FollowEnd> RunFollower(Follower& follower, const FollowLoopOptions& optio
       if (ReactionTo(error) == Reaction::kGiveUp) return error;
       const bool is_watched = options.once || !has_been_up_to_date;
       if (is_watched && !IsTransient(error)) return error;
+      if (events.failed) events.failed(error);
       report.Add(error);
       const auto pause = backoff.Next(error);
       outage.Add(error, began);

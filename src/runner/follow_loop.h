@@ -57,6 +57,8 @@ struct FollowLoopEvents {
   // Something went wrong that is tried again; said once for each change of what it is. Nothing: it is over. So is it
   // said when the lease cannot be written, which stops nothing.
   std::function<void(const std::optional<Error>&)> troubled;
+  // A step failed and will be repeated; called each time.
+  std::function<void(const Error&)> failed;
 };
 
 enum class FollowEnd : std::uint8_t {

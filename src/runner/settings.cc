@@ -37,6 +37,7 @@ constexpr std::array kTable = {
     settings::kVerify,
     settings::kAdopt,
     settings::kSwap,
+    settings::kMetrics,
     settings::kRun,
     settings::kMirror,
     settings::kEngineVerify,

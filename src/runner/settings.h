@@ -284,6 +284,19 @@ inline constexpr Setting kSwap{
     .note = "no variable: it decides how one directory is laid out",
 };
 
+inline constexpr Setting kMetrics{
+    .name = "metrics",
+    .type = SettingType::kText,
+    .default_text = "",
+    .help =
+        "serve metrics for Prometheus at http://ADDRESS/metrics; for example :9400 (this machine only) or 0.0.0.0:9400",
+    .commands = "follow",
+    .python = "",
+    .note =
+        "no variable: two followers on a machine need two addresses. An engine serves them with its own metrics, and a "
+        "program in Python reads Follower.status",
+};
+
 // --- engines ---
 inline constexpr Setting kRun{
     .name = "run",

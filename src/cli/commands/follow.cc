@@ -18,9 +18,12 @@
 #include "cli/command_tools.h"
 #include "cli/commands/commands.h"
 #include "cli/exec_command.h"
+#include "cli/follow_metrics.h"
 #include "cli/global_options.h"
+#include "cli/http_server.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
+#include "cli/listen_address.h"
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/retry.h"
@@ -47,8 +50,9 @@ struct FollowOptions {
   std::optional<Version> until;
   std::optional<std::chrono::milliseconds> timeout;  // for `once` and `until`
   std::optional<Version> pin;
-  std::optional<std::string> exec;  // after each update
-  std::optional<std::string> vllm;  // the URL of a server that is brought along
+  std::optional<std::string> exec;     // after each update
+  std::optional<std::string> vllm;     // the URL of a server that is brought along
+  std::optional<std::string> metrics;  // the address at which they are served
   bool wait_for_run = false;
   bool swap = false;  // whole copies behind a link, for readers that take no lock
   MirrorOptions mirror{.check = true};
@@ -196,9 +200,53 @@ Status CheckOptions(const FollowOptions& options) {
   return Ok();
 }
 
-Result<std::unique_ptr<Mirror>> OpenMirrorFor(const FollowOptions& options, FileSystem& files, const Compute& compute) {
+// Counts how long readers are locked out of the mirror.
+class LockTimer {
+ public:
+  explicit LockTimer(const Clock& clock) : clock_(clock) {}
+
+  void Locked(bool is_locked) {
+    if (is_locked) {
+      began_ = clock_.Monotonic();
+    } else {
+      total_ += clock_.Monotonic() - began_;
+    }
+  }
+  // The time since the last call.
+  [[nodiscard]] std::chrono::nanoseconds Take() { return std::exchange(total_, std::chrono::nanoseconds(0)); }
+
+ private:
+  const Clock& clock_;
+  MonotonicTime began_{};
+  std::chrono::nanoseconds total_{0};
+};
+
+// What --metrics needs. Its parts end in the reverse order.
+struct ServedMetrics {
+  explicit ServedMetrics(const Clock& clock) : values(clock), lock_timer(clock) {}
+
+  // Serves the metrics, and says where.
+  Status Start(const std::string& address) {
+    WW_TRY(const ListenAddress parsed, ParseListenAddress(address));
+    WW_TRY(server,
+           HttpServer::Start(parsed, {"/metrics", std::string(kMetricsContentType), [this] { return values.Text(); }}));
+    messages::Info(fmt::format("serves metrics at http://{}/metrics", TextOf(server->address())));
+    return Ok();
+  }
+
+  FollowMetrics values;
+  LockTimer lock_timer;
+  std::unique_ptr<HttpServer> server;
+};
+
+Result<std::unique_ptr<Mirror>> OpenMirrorFor(const FollowOptions& options, FileSystem& files, const Compute& compute,
+                                              ServedMetrics* metrics) {
+  MirrorOptions mirror = options.mirror;
+  if (metrics != nullptr) {
+    mirror.content_locked = [metrics](bool is_locked) { metrics->lock_timer.Locked(is_locked); };
+  }
   const auto open = options.swap ? OpenSwapMirror : OpenMirror;
-  return open(files, options.directory, options.mirror, *compute.kernels, *compute.pool);
+  return open(files, options.directory, mirror, *compute.kernels, *compute.pool);
 }
 
 // What --until or --once waited for did not come before the end of --timeout.
@@ -269,12 +317,13 @@ Result<std::optional<Run>> RunToFollow(const FollowOptions& options, Store& stor
 class Session {
  public:
   Session(const FollowOptions& options, FileSystem& files, Follower& follower, Mirror& mirror, Reporter& reporter,
-          const InterruptGuard& interrupt, InterruptSleeper& sleeper)
+          const InterruptGuard& interrupt, InterruptSleeper& sleeper, ServedMetrics* metrics)
       : options_(options),
         follower_(follower),
         mirror_(mirror),
         reporter_(reporter),
         sleeper_(sleeper),
+        metrics_(metrics),
         weights_(options.swap ? options.directory / kSwapLink : options.directory) {
     if (options.vllm.has_value()) server_.emplace(*options.vllm);
     if (options.exec.has_value()) {
@@ -294,11 +343,18 @@ class Session {
     FollowLoopEvents events;
     events.stepped = [this](FollowerStep step) { return Stepped(step); };
     events.troubled = [this](const std::optional<Error>& error) { reporter_.Troubled(error); };
+    events.failed = [this](const Error& error) {
+      if (metrics_ == nullptr) return;
+      metrics_->values.Failed(error);
+      metrics_->values.Update(follower_.status());
+    };
     events.applied = [this]() -> Status {
+      CountUpdate();  // before the event, so that who reads it finds it counted
       reporter_.Applied();
       WW_RETURN_IF_ERROR(UpdateServer());
       return RunCommand();
     };
+    if (metrics_ != nullptr) static_cast<void>(metrics_->lock_timer.Take());  // opening the mirror was no update
     SystemClock clock;
     SystemRandom random;
     auto end = RunFollower(follower_, loop, {&clock, &sleeper_, &random}, events);
@@ -316,6 +372,7 @@ class Session {
   // Returns whether to continue.
   bool Stepped(FollowerStep step) {
     reporter_.Stepped(step);
+    if (metrics_ != nullptr) metrics_->values.Update(follower_.status());
     if (step == FollowerStep::kUpToDate) served_ = UpdateServer();
     if (served_.ok()) served_ = CatchUpCommand(step);
     const bool is_too_late = sleeper_.IsOver() && !IsFinishedBy(step);
@@ -327,6 +384,13 @@ class Session {
     if (options_.once && step == FollowerStep::kUpToDate) return true;
     const auto held = mirror_.held();
     return options_.until.has_value() && held.has_value() && held->version >= *options_.until;
+  }
+
+  void CountUpdate() {
+    if (metrics_ == nullptr) return;
+    const std::chrono::nanoseconds locked = metrics_->lock_timer.Take();
+    metrics_->values.Update(follower_.status());
+    metrics_->values.Applied(options_.swap ? std::nullopt : std::optional(locked));
   }
 
   // Brings the server to the version that the mirror holds. Returns an error with --once, or if the server failed.
@@ -372,6 +436,7 @@ class Session {
   Mirror& mirror_;
   Reporter& reporter_;
   InterruptSleeper& sleeper_;
+  ServedMetrics* const metrics_;         // or nullptr
   const std::filesystem::path weights_;  // what readers open
   std::optional<VllmServer> server_;
   std::string server_error_;  // the last one printed, until the server has been updated
@@ -387,8 +452,16 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
   const InterruptGuard interrupt(InterruptGuard::AtEnd::kForget);
   WW_RETURN_IF_ERROR(CheckApart(options.run, options.directory));
   InterruptSleeper sleeper = options.timeout.has_value() ? InterruptSleeper(*options.timeout) : InterruptSleeper();
-  WW_RETURN_IF_ERROR(CheckRun(options, *store, interrupt, sleeper));
-  WW_TRY(const auto mirror, OpenMirrorFor(options, *tools.files, compute));
+  SystemClock clock;
+  std::optional<ServedMetrics> metrics;
+  if (options.metrics.has_value()) WW_RETURN_IF_ERROR(metrics.emplace(clock).Start(*options.metrics));
+  ServedMetrics* const served = metrics.has_value() ? &*metrics : nullptr;
+  if (const Status checked = CheckRun(options, *store, interrupt, sleeper); !checked.ok()) {
+    if (!InterruptGuard::interrupted()) return checked;
+    PrintEnd(options, FollowEnd::kStopped, FollowerStatus());
+    return Ok();
+  }
+  WW_TRY(const auto mirror, OpenMirrorFor(options, *tools.files, compute, served));
   WW_TRY(const std::optional<Run> run, RunToFollow(options, *store, *mirror, sleeper));
   if (!run.has_value()) {
     if (!InterruptGuard::interrupted()) return TooLate(options, mirror->held());
@@ -399,7 +472,7 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
     const Progress progress("digesting what lies there");
     WW_RETURN_IF_ERROR(AdoptByDigest(*run, *mirror));
   }
-  SystemClock clock;
+  if (served != nullptr) served->values.SetRun(run->id());
   SystemRandom random;
   WW_TRY(const auto follower, MakeMirrorFollower(*run, *mirror, options.directory, options.follower,
                                                  {&clock, compute.kernels, compute.pool.get()}, *tools.files, random));
@@ -407,7 +480,7 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
 
   Reporter reporter(options, *follower, mirror->held(), clock);
   if (mirror->damage().has_value()) reporter.Warn(mirror->damage()->message());
-  Session session(options, *tools.files, *follower, *mirror, reporter, interrupt, sleeper);
+  Session session(options, *tools.files, *follower, *mirror, reporter, interrupt, sleeper, served);
   WW_TRY(const FollowEnd end, session.Work());
   if (end == FollowEnd::kUpToDate) WW_RETURN_IF_ERROR(CheckReached(options, follower->status(), *run));
   reporter.Ended(end);
@@ -437,6 +510,7 @@ Command AddFollow(CLI::App& app, const CommandTools& tools) {
          "--vllm", options->vllm,
          "bring this vLLM server along, in a pause; for one in development mode without the plugin (docs/vllm.md)")
       ->type_name("URL");
+  AddSetting(sub, settings::kMetrics, options->metrics)->type_name("ADDRESS");
   AddSetting(sub, settings::kSwap, options->swap);
   AddSetting(sub, settings::kEveryVersion, options->follower.every_version);
   AddSetting(sub, settings::kMaxLag, options->follower.max_lag);

@@ -23,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -48,6 +49,8 @@ struct MirrorOptions {
   bool check = false;
   // Load files that could run as code (spec/PROTOCOL.md, "Anchors").
   bool include_code = false;
+  // Called with true when content.lock is taken, so that readers have to wait, and with false after it is released.
+  std::function<void(bool)> content_locked = nullptr;
 };
 
 // A target (target.h) on a disk. If the disk fails during a call, the outcome may be unknown. Then every further call

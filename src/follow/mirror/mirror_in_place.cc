@@ -45,6 +45,27 @@ Status MirrorInPlace::SaveState(const MirrorState& next) {
   return saved;
 }
 
+namespace {
+
+// A lock whose owner tells when it is taken and released.
+class AnnouncedLock final : public FileLock {
+ public:
+  AnnouncedLock(std::unique_ptr<FileLock> lock, const std::function<void(bool)>& announce)
+      : lock_(std::move(lock)), announce_(announce) {
+    announce_(true);
+  }
+  ~AnnouncedLock() override {
+    lock_.reset();
+    announce_(false);
+  }
+
+ private:
+  std::unique_ptr<FileLock> lock_;
+  const std::function<void(bool)>& announce_;  // of the mirror's options
+};
+
+}  // namespace
+
 Result<std::unique_ptr<FileLock>> MirrorInPlace::LockContent() {
   auto lock = files_.Lock(own_ / kContentLock, LockMode::kExclusive);
   if (!lock.ok() && lock.error().code() == ErrorCode::kUnavailable) {
@@ -52,7 +73,8 @@ Result<std::unique_ptr<FileLock>> MirrorInPlace::LockContent() {
                  fmt::format("{} is being read at this moment; it is written when no reader holds it any more",
                              directory_.string()));
   }
-  return lock;
+  if (!lock.ok() || !options_.content_locked) return lock;
+  return std::unique_ptr<FileLock>(std::make_unique<AnnouncedLock>(std::move(lock).value(), options_.content_locked));
 }
 
 Status MirrorInPlace::OpenUpdates() {
