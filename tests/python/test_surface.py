@@ -36,7 +36,6 @@ COMMAND_ONLY = {
         "--timeout": "an argument of Follower.wait",
         "--exec": "a program in Python acts after update.apply()",
         "--vllm": "as --exec",
-        "--metrics": "a program in Python serves its own metrics",
     },
     "log": {"--last": "an argument of Run.versions", "--watch": "a loop over Run.newest"},
     "verify": {"--since": "only the command verifies a whole run"},
