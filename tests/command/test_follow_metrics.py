@@ -1,4 +1,4 @@
-"""`weightwire follow --metrics`: what Prometheus reads, and what no client can do to the follower."""
+"""`weightwire follow --metrics`: the values that Prometheus reads, and clients that must not stop the follower."""
 
 import contextlib
 import json
