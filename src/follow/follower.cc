@@ -110,11 +110,12 @@ std::optional<Version> Follower::held_version() const {
 }
 
 Result<std::optional<KnownRecord>> Follower::FindNewestAllowed(std::optional<Version> known) {
-  WW_TRY(auto newest, run_.FindNewest(known));
-  const std::optional<Version> last = LastAllowed();
-  if (!newest.has_value() || newest->record.version <= last.value_or(newest->record.version)) return newest;
-  lag_.AddSeen(newest->record.version);
-  return run_.ReadRecord(*last);
+  // Versions beyond the last one allowed are not read, because they may need a newer weightwire.
+  if (const std::optional<Version> last = LastAllowed(); last.has_value()) {
+    WW_TRY(auto allowed, run_.ReadRecord(*last));
+    if (allowed.has_value()) return allowed;
+  }
+  return run_.FindNewest(known);
 }
 
 std::optional<Version> Follower::LastAllowed() const {
@@ -123,8 +124,10 @@ std::optional<Version> Follower::LastAllowed() const {
 }
 
 Status Follower::LookBeyond() {
-  WW_TRY(const auto newest, run_.FindNewest(lag_.newest()));
-  if (newest.has_value()) lag_.AddSeen(newest->record.version);
+  const auto newest = run_.FindNewest(lag_.newest());
+  // A record that cannot be read concerns only followers that want its version.
+  if (!newest.ok()) return IsTransient(newest.error()) ? Status(newest.error()) : Ok();
+  if (newest.value().has_value()) lag_.AddSeen(newest.value()->record.version);
   return Ok();
 }
 
