@@ -56,7 +56,7 @@ bool PreparedState::RenewWith(const nb::list& values, WriteCounts* counts) {
   Release();
   const std::size_t count = nb::len(values);
   if (values_.empty() || count != values_.size()) return false;
-  if (counts != nullptr) owners_.reserve(count);
+  owners_.reserve(count);
   PyObject** const items = PySequence_Fast_ITEMS(values.ptr());
   for (std::size_t i = 0; i < count; ++i) {
     // Tensors lie anywhere, so looking at the next ones early saves most of the time.
@@ -64,9 +64,9 @@ bool PreparedState::RenewWith(const nb::list& values, WriteCounts* counts) {
     __builtin_prefetch(items[std::min(i + kAhead, count - 1)]);
     const auto memory = memory_.Read(items[i]);
     if (!memory.has_value() || !(*memory == values_[i])) return false;
-    if (counts == nullptr) continue;
+    // The tensor alone is not enough: another thread may give it other memory and free this.
     owners_.push_back(memory_.Own(items[i]));
-    counts->Add(items[i]);
+    if (counts != nullptr) counts->Add(items[i]);
   }
   values_in_use_ = values;
   for (const Copy& copy : copies_) {

@@ -179,7 +179,9 @@ publisher.publish(0)
     ran = run_script(tmp_path, script)
     assert "was not closed, and 1 version was not sent; they are lost" in ran.stderr
     # The first version is an anchor, which is kept nowhere else. The next one is a delta.
-    script = script.replace("dict(", 'dict(state_dir="state", ').replace("np.zeros(10_000_000, np.uint8)", "weights")
+    script = script.replace("dict(", 'dict(state_dir="state", base="disk", ').replace(
+        "np.zeros(10_000_000, np.uint8)", "weights"
+    )
     weights = "weights = np.random.default_rng(STEP).integers(0, 255, 1_000_000).astype(np.uint8)"
     for step, fast in ((0, "max_bytes_per_second=10_000_000"), (1, "max_bytes_per_second=1000")):
         made = script.replace("max_bytes_per_second=1000", fast).replace(
@@ -519,12 +521,13 @@ def test_close_says_where_unsent_versions_stay(bucket, tmp_path):
 
 def test_a_version_that_waits_in_a_state_directory_survives_discard(bucket, tmp_path):
     state = {"w": np.zeros(200_000, np.float32)}
-    publish(bucket, state, state_dir=tmp_path / "state")
+    kept = {"state_dir": tmp_path / "state", "base": "disk"}
+    publish(bucket, state, **kept)
     state["w"][:] = np.random.default_rng(0).standard_normal(len(state["w"]))
-    publisher = ww.Publisher(bucket, state, state_dir=tmp_path / "state", max_bytes_per_second=1000)
+    publisher = ww.Publisher(bucket, state, **kept, max_bytes_per_second=1000)
     publisher.publish(1)
     publisher.close(discard=True)
-    ww.Publisher(bucket, state_dir=tmp_path / "state").close()
+    ww.Publisher(bucket, **kept).close()
     assert_same(ww.load(bucket, version=1), state)
 
 
