@@ -23,9 +23,9 @@ class ExecCommand {
   // `files` and `interrupt` must outlive it. REQUIRES: the mirror is open, so that no other process keeps it.
   ExecCommand(std::string command, Directories directories, FileSystem& files, const InterruptGuard& interrupt);
 
-  // Runs the command with WEIGHTWIRE_VERSION, WEIGHTWIRE_STEP and WEIGHTWIRE_MIRROR in its environment, waits for its end,
-  // and remembers its success beside the mirror's state. Calls `meanwhile` about every ten seconds. A signal to this
-  // process is passed on to the command. kIo if the command ends with another status than 0.
+  // Runs the command with WEIGHTWIRE_VERSION, WEIGHTWIRE_STEP and WEIGHTWIRE_MIRROR in its environment, waits for its
+  // end, and remembers its success beside the mirror's state. Calls `meanwhile` about every ten seconds. A signal to
+  // this process is passed on to the command. kIo if the command ends with another status than 0.
   Status Run(const Held& held, const std::function<void()>& meanwhile);
 
   // Returns true if the command has succeeded for that version, also in an earlier process: the next start runs it
