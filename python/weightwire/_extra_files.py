@@ -74,7 +74,7 @@ def _describe_published(model: Any, dtype: Any, path: Path) -> None:
     config = json.loads(path.read_text())
     # The name that save_pretrained writes. fully_shard adds a prefix to it.
     config["architectures"] = [type(model).__name__.removeprefix("FSDP")]
-    published = dtype.rest if isinstance(dtype, Fp8) else dtype
+    published = dtype.dtype if isinstance(dtype, Fp8) else dtype
     if published is None:
         published = getattr(model, "dtype", None)
     if published is not None:

@@ -39,8 +39,8 @@ class Fp8:
     `weight_scale_inv`, with a scale for each block of 128 by 128. Give it to a publisher as `dtype`.
 
     A block's scale is its largest absolute value / 448; elements are divided by it and rounded as torch does. Tensors
-    that are no linear layers' weights, the output layer, and those whose names match one of `keep` (regular
-    expressions) are published as `rest`.
+    that are no linear layers' weights, and those whose names match one of `ignore` (regular expressions, by default the
+    output layer and routers), are published as `dtype`.
 
     >>> import tempfile
     >>> import numpy as np
@@ -54,26 +54,26 @@ class Fp8:
 
     scales: Literal["float32", "power_of_two"] = "float32"
     """As they are, or each rounded up to a power of two (both are stored as F32)."""
-    keep: Sequence[str] = ("lm_head", r"\.gate\.")
-    rest: Any = "bfloat16"
+    ignore: Sequence[str] = ("lm_head", r"\.gate\.")
+    dtype: Any = "bfloat16"
 
     def __post_init__(self) -> None:
         if self.scales not in ("float32", "power_of_two"):
             raise InvalidArgumentError('the scales of Fp8 are "float32" or "power_of_two"')
-        keep = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
-        object.__setattr__(self, "keep", keep)
-        for pattern in keep:
+        ignore = (self.ignore,) if isinstance(self.ignore, str) else tuple(self.ignore)
+        object.__setattr__(self, "ignore", ignore)
+        for pattern in ignore:
             try:
                 re.compile(pattern)
             except (re.error, TypeError) as error:
-                raise InvalidArgumentError(f"{pattern!r} in keep= of Fp8 is no regular expression: {error}") from None
-        check_published_dtype(self.rest)
+                raise InvalidArgumentError(f"{pattern!r} in ignore= of Fp8 is no regular expression: {error}") from None
+        check_published_dtype(self.dtype)
 
-    def keeps(self, name: str) -> bool:
-        return any(re.search(pattern, name) for pattern in self.keep)
+    def ignores(self, name: str) -> bool:
+        return any(re.search(pattern, name) for pattern in self.ignore)
 
     def quantizes(self, name: str, linear: bool) -> bool:
-        return linear and name.endswith(".weight") and not self.keeps(name)
+        return linear and name.endswith(".weight") and not self.ignores(name)
 
     def configuration(self, kept: list[str]) -> dict[str, Any]:
         """`quantization_config` of config.json, with the modules that are not quantized."""

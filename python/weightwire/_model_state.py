@@ -222,17 +222,17 @@ def core_tensors(
 ) -> list[CoreTensor]:
     """Floating-point tensors are rounded to `dtype` as torch does, or quantized if it is an Fp8; None leaves them."""
     fp8 = dtype if isinstance(dtype, Fp8) else None
-    rest = dtype if fp8 is None else fp8.rest
+    rest = dtype if fp8 is None else fp8.dtype
     to = None if rest is None else parse_dtype(rest)
     found: list[CoreTensor] = []
     for name, tensor in tensors.items():
         if fp8 is not None and fp8.quantizes(name, name in roles.linear):
             found += fp8_tensors(name, tensor, fp8)
             continue
-        if fp8 is not None and name in roles.stacked and not fp8.keeps(name):
+        if fp8 is not None and name in roles.stacked and not fp8.ignores(name):
             raise InvalidArgumentError(
                 f"'{name}' holds several matrices, and fp8 checkpoints have each on its own: publish them one by one, "
-                "or keep them as they are (Fp8(keep=...))"
+                "or keep them as they are (Fp8(ignore=...))"
             )
         found.append(core_tensor(name, tensor, None if name in roles.exact else to, in_background=in_background))
     return found

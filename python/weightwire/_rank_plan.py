@@ -71,7 +71,7 @@ def _scale_box(scales: tuple[Any, ...], shard: LocalShard, name: str) -> Publish
         if start % BLOCK != 0 or (end % BLOCK != 0 and end != size):
             raise InvalidArgumentError(
                 f"'{name}' cannot be published as fp8: a rank holds {start} to {end} of {size} in one dimension, which "
-                f"cuts a block of {BLOCK}; shard it at multiples of {BLOCK}, or keep it as it is (Fp8(keep=...))"
+                f"cuts a block of {BLOCK}; shard it at multiples of {BLOCK}, or keep it as it is (Fp8(ignore=...))"
             )
     return PublishedBox(
         scales[0],

@@ -293,10 +293,10 @@ def test_numpy_s_own_types_are_known(bucket):
     assert_same(ww.load(bucket), {"w": np.arange(5, dtype=np.float16)})
 
 
-def test_one_pattern_may_be_given_for_what_fp8_keeps():
-    assert ww.Fp8(keep="lm_head") == ww.Fp8(keep=("lm_head",)) == ww.Fp8(keep=["lm_head"])
+def test_fp8_ignores_one_pattern_or_several():
+    assert ww.Fp8(ignore="lm_head") == ww.Fp8(ignore=("lm_head",)) == ww.Fp8(ignore=["lm_head"])
     with pytest.raises(ww.InvalidArgumentError, match="no regular expression"):
-        ww.Fp8(keep="(")
+        ww.Fp8(ignore="(")
 
 
 def test_a_restarted_publisher_goes_on_with_the_chain(bucket, tmp_path):

@@ -165,7 +165,7 @@ def test_experts_in_one_tensor_are_not_left_unquantized_under_a_configuration_th
     model.model.layers[0].mlp.experts = Experts()
     with pytest.raises(ww.InvalidArgumentError, match=r"experts\.gate_up_proj.*several matrices"):
         publish(bucket, model, dtype=ww.Fp8())
-    config = published_config(bucket, model, dtype=ww.Fp8(keep=["lm_head", "experts"]))
+    config = published_config(bucket, model, dtype=ww.Fp8(ignore=["lm_head", "experts"]))
     assert "model.layers.0.mlp.experts" in config["quantization_config"]["modules_to_not_convert"]
 
 

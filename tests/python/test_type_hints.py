@@ -2,11 +2,13 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import weightwire
+from test_doc_examples import PAGES, examples
 from weightwire import _core
 
 PACKAGE = Path(weightwire.__file__).parent
@@ -82,7 +84,7 @@ async def publish() -> ww.PublishStatus:
     return status
 
 
-with ww.Publisher("run", {}, dtype=ww.Fp8(keep=["lm_head"]), anchor_every=None) as publisher:
+with ww.Publisher("run", {}, dtype=ww.Fp8(ignore=["lm_head"]), anchor_every=None) as publisher:
     ticket = publisher.publish(1, model={"w": memoryview(b"1234")})
     print(ticket.status.stage_seconds["committed"], ticket.done(), ticket.exception(timeout=1))
     if ticket.result().delta_bytes is None:
@@ -96,13 +98,35 @@ lag: int | None = follower.status.lag_versions
 for later in follower.updates():
     print([change.changed_units for change in later.changes or []])
 """
-    (tmp_path / "program.py").write_text(program)
-    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-numpy.*]\nfollow_imports = skip\n")
+    check_types(tmp_path, {"program": program})
+
+
+def test_a_type_checker_finds_nothing_in_the_examples_of_the_documentation(tmp_path):
+    pages = {re.sub(r"\W", "_", page.stem): "\n".join(examples(page)) for page in PAGES}
+    check_types(tmp_path, pages)
+
+
+def check_types(folder, programs):
+    """Checks each program with mypy in strict mode. torch's own types take a minute, so they are skipped."""
+    for name, text in programs.items():
+        (folder / f"{name}.py").write_text(text)
+    (folder / "mypy.ini").write_text(
+        "[mypy]\nstrict = True\nignore_missing_imports = True\n[mypy-torch.*]\nfollow_imports = skip\n"
+        "[mypy-transformers.*]\nfollow_imports = skip\n[mypy-datasets.*]\nfollow_imports = skip\n"
+    )
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--follow-imports=silent", "program.py"],
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--config-file",
+            "mypy.ini",
+            "--follow-imports=silent",
+            *(f"{name}.py" for name in programs),
+        ],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "MYPY_CACHE_DIR": os.devnull, "MYPYPATH": str(PACKAGE.parent)},
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
