@@ -259,6 +259,7 @@ class PyFollower {
     dict["lag_seconds"] = OrNone(lag_seconds);
     dict["has_lease"] = status.has_lease;
     dict["waiting_for"] = status.waits_for.empty() ? nb::none() : nb::object(nb::str(status.waits_for.c_str()));
+    dict["lost_because"] = status.last_error.empty() ? nb::none() : nb::object(nb::str(status.last_error.c_str()));
     dict["bytes_fetched"] = status.bytes_fetched;
     dict["bytes_received"] = counts.received_bytes;
     dict["versions_applied"] = status.versions_applied;
@@ -316,7 +317,8 @@ class PyFollower {
     Session& session = *session_;
     ProcessTools& process = *session.store.process;
     if (!directory_.has_value()) {
-      WW_TRY(session.arrays, ArrayTarget::Make(std::move(arrays.arrays), *process.kernels, *process.pool));
+      const ArrayTargetOptions options{.verify_base = mirror_options_.check};
+      WW_TRY(session.arrays, ArrayTarget::Make(std::move(arrays.arrays), *process.kernels, *process.pool, options));
       session.kept = std::move(arrays);
       return Ok();
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -18,6 +19,8 @@ from weightwire._forks import OwnerProcess
 from weightwire._target_arrays import target_arrays
 from weightwire._update import Update
 from weightwire.errors import InvalidArgumentError, UnavailableError, WaitTimeoutError, WeightwireError
+
+_log = logging.getLogger("weightwire")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,7 @@ class FollowerStatus:
     waiting_for: str | None
     """What the follower waits for, for people; its wording may change."""
     last_error: str | None
-    """Why the last poll failed; `None` after one that succeeded."""
+    """Why the last poll failed, or why the target holds no version any longer; otherwise `None`."""
     bytes_received: int
     """Bytes of all answers of the store."""
     versions_applied: int
@@ -103,7 +106,9 @@ class Follower:
 
     name           what `weightwire followers` shows; by default the host, and the directory of a mirror
     adopt          take over a directory that has files already; its version is found by its digest
-    verify         digest everything that a directory holds before following; one that is damaged is loaded again
+    verify         digest everything that a directory holds before following, and arrays before each update. If
+                   something else has written to them, the newest version is loaded completely. `apply` always
+                   compares the elements that it changes
     lease          keep a lease in the bucket, which protects from gc what this follower needs
     every_version  return each version as an update of its own; only versions that gc has removed are skipped
     include_code   fetch files that can run as code when loaded (.py, pickles); only from a bucket that you trust
@@ -146,6 +151,7 @@ class Follower:
         self._applied: Update | None = None
         self._fetched = 0  # bytes_fetched of the core when the target got its version
         self._last_error: str | None = None
+        self._logged_loss: str | None = None
         self._closed = False
         self._core = _core.Follower(
             self._run,
@@ -181,7 +187,7 @@ class Follower:
     def status(self) -> FollowerStatus:
         """Never waits, also not for a poll on another thread."""
         values = self._core.status()
-        values["last_error"] = self._last_error
+        values["last_error"] = self._last_error or values["lost_because"]
         return FollowerStatus(**{field.name: values[field.name] for field in fields(FollowerStatus)})
 
     @property
@@ -208,11 +214,19 @@ class Follower:
             self._last_error = str(error)
             raise
         self._last_error = None
+        self._log_loss()
         if staged is None:
             self._pending = None
             return None
         self._pending = Update(self, staged, self._core.status()["bytes_fetched"] - self._fetched)
         return self._pending
+
+    def _log_loss(self) -> None:
+        """Logs once why the target holds no version any longer."""
+        lost = self._core.status()["lost_because"]
+        if lost is not None and lost != self._logged_loss:
+            _log.warning("%s", lost)
+        self._logged_loss = lost
 
     def wait(self, version: int | None = None, timeout: float | None = None) -> Update:
         """Polls until there is an update, by default to any version but the one held, or one that leads to at least

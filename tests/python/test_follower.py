@@ -305,6 +305,34 @@ def test_somebody_elses_writes_are_found_by_a_check(bucket):
         assert_same(target, state)
 
 
+@pytest.mark.parametrize("verify", [True, False])
+def test_an_update_finds_what_something_else_wrote_to_the_arrays(bucket, caplog, verify):
+    """Anywhere, while the update is staged, and before it writes. Without verify, only where it writes."""
+    first = small_state()
+    second = {name: array.copy() for name, array in first.items()}
+    second["embed.weight"][1, 1] += 1
+    target = zeros_like(first)
+    with ww.Publisher(bucket, first) as publisher:
+        publisher.publish(0).result()
+        with ww.Follower(bucket, target, verify=verify) as follower:
+            follower.poll().apply()
+            publisher.publish(1, model=second).result()
+            staged = None if verify else follower.poll()
+            target["embed.weight"][(2, 2) if verify else (1, 1)] += 1
+            altered = {name: array.copy() for name, array in target.items()}
+            if staged is not None:
+                with pytest.raises(ww.CorruptError, match="something else has written"):
+                    staged.apply()
+            update = follower.poll()
+            assert_same(target, altered)
+            assert (follower.version, update.from_version, update.is_full_load) == (None, None, True)
+            assert "something else has written" in follower.status.last_error
+            assert "something else has written" in caplog.text
+            update.apply()
+            assert_same(target, second)
+            assert follower.status.last_error is None
+
+
 def test_a_delta_that_meets_somebody_elses_writes_is_not_blamed_for_them(bucket):
     """Whoever wrote there, the arrays become the version again, from an anchor."""
     first, second = small_state(), changed(small_state(), 3)
