@@ -29,7 +29,12 @@ std::size_t Edits(std::string_view a, std::string_view b) {
 std::optional<std::string> NearestWord(std::string_view word, std::span<const std::string> candidates) {
   constexpr std::size_t kMaxEdits = 3;
   constexpr std::size_t kMaxWordBytes = 100;
+  constexpr std::size_t kMinBeginning = 3;
   if (word.size() > kMaxWordBytes || candidates.empty()) return std::nullopt;
+  // Some programs take the beginning of a word for the word.
+  const auto begins = [word](const std::string& candidate) { return candidate.starts_with(word); };
+  const auto whole = std::find_if(candidates.begin(), candidates.end(), begins);
+  if (word.size() >= kMinBeginning && whole != candidates.end()) return *whole;
   const auto nearest = std::min_element(candidates.begin(), candidates.end(),
                                         [&](const auto& a, const auto& b) { return Edits(word, a) < Edits(word, b); });
   const std::size_t edits = Edits(word, *nearest);

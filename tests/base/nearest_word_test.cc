@@ -18,6 +18,7 @@ TEST(NearestWord, FindsWhatWasMeant) {
   EXPECT_EQ(NearestWord("publihs", Words()), "publish");
   EXPECT_EQ(NearestWord("--pol-intervall", Words()), "--poll-interval");
   EXPECT_EQ(NearestWord("lgo", Words()), "log");
+  EXPECT_EQ(NearestWord("--pol", Words()), "--poll-interval");
 }
 
 TEST(NearestWord, SuggestsNothingForAnotherWord) {
