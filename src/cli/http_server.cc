@@ -27,7 +27,7 @@
 namespace weightwire {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 // A descriptor that is closed at the end of its scope.
 class Descriptor {
@@ -80,7 +80,7 @@ class LimitedStream final : public httplib::Stream {
   [[nodiscard]] bool WaitFor(short event) const {
     std::array<pollfd, 2> ends = {{{socket_, event, 0}, {stop_, POLLIN, 0}}};
     for (;;) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - Clock::now());
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - SteadyClock::now());
       if (left.count() <= 0) return false;
       const int ready = ::poll(ends.data(), ends.size(), static_cast<int>(left.count()));
       if (ready < 0 && errno == EINTR) continue;
@@ -90,7 +90,7 @@ class LimitedStream final : public httplib::Stream {
 
   const int socket_;
   const int stop_;
-  const Clock::time_point end_ = Clock::now() + kServerConnectionTime;
+  const SteadyClock::time_point end_ = SteadyClock::now() + kServerConnectionTime;
   std::size_t received_ = 0;
 };
 

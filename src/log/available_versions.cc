@@ -4,11 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "log/limits.h"
+
 namespace weightwire {
 namespace {
-
-// One request's worth with every back end.
-constexpr std::size_t kPageEntries = 1000;
 
 // Calls visit(object) for all objects below `prefix` after `after`, until it returns false.
 template <typename Visit>

@@ -17,8 +17,6 @@
 namespace weightwire {
 namespace {
 
-// One request's worth with every back end.
-constexpr std::size_t kPageEntries = 1000;
 // Things that one mark names. A run that was never collected takes several passes.
 constexpr std::size_t kMaxRemovals = std::size_t{1} << 16;
 constexpr std::uint64_t kMaxSurveyedAnchors = std::uint64_t{1} << 20;

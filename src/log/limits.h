@@ -1,6 +1,7 @@
 // The limits of spec/PROTOCOL.md, "Limits".
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace weightwire {
@@ -23,5 +24,8 @@ inline constexpr std::uint64_t kMaxFeatures = 64;
 inline constexpr std::uint64_t kMaxFollowerNameBytes = 128;
 // The last version there can be: probing adds to versions without fear of overflow.
 inline constexpr std::uint64_t kMaxVersion = (std::uint64_t{1} << 63) - 1;
+
+// Objects that one request lists: as many as every back end gives at once.
+inline constexpr std::size_t kPageEntries = 1000;
 
 }  // namespace weightwire

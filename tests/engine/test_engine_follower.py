@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import weightwire as ww
+from weightwire import _core
 from weightwire.integrations._metrics import Metrics
 from weightwire.integrations._settings import EngineSettings
 from weightwire.integrations.vllm import _status as status_module
@@ -241,13 +242,13 @@ def test_the_lease_can_be_left_out(run, follow):
 
 def test_the_follower_gets_the_threads_and_the_rate_limit(run, follow, monkeypatch):
     given = {}
-    core = ww.follower._core.Follower
+    core = _core.Follower
 
     def noting(url, target, options):
         given.update(options)
         return core(url, target, options)
 
-    monkeypatch.setattr(ww.follower._core, "Follower", noting)
+    monkeypatch.setattr(_core, "Follower", noting)
 
     async def steps_taken(follower, engine):
         run.publish()
