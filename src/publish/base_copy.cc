@@ -247,7 +247,12 @@ void BaseCopy::AdvanceSame() {
 
 void BaseCopy::PutOldBits(const UndoStep& step, std::size_t tensor_after, int unit_bytes, std::uint64_t offset,
                           std::span<std::uint8_t> out) {
-  const auto all = std::ranges::equal_range(step.replaced, tensor_after, {}, &ReplacedUnits::entry);
+  const auto& replaced = step.replaced;  // by tensor
+  const auto begin = std::partition_point(replaced.begin(), replaced.end(),
+                                          [=](const ReplacedUnits& units) { return units.entry < tensor_after; });
+  const auto end_of_tensor = std::partition_point(
+      begin, replaced.end(), [=](const ReplacedUnits& units) { return units.entry == tensor_after; });
+  const std::span<const ReplacedUnits> all(begin, end_of_tensor);
   const auto width = static_cast<std::uint64_t>(unit_bytes);
   const std::uint64_t end = offset + out.size();
   // The last stretch that begins at or before the offset may reach into the range.
