@@ -275,12 +275,14 @@ class PyFollower {
   }
 
   void Close() {
+    TargetArrays kept;  // ends when the GIL is held again, because it refers to Python's arrays
     const GilReleased release;
     const std::lock_guard lock(mutex_);
     if (session_ == nullptr) return;
     Note();
     const Status synced = session_->mirror != nullptr ? session_->mirror->Sync() : Ok();
     if (session_->follower != nullptr) static_cast<void>(session_->follower->ReleaseLease());  // it expires
+    kept = std::move(session_->kept);
     session_.reset();
     OkOrRaise(synced);
   }

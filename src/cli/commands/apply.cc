@@ -169,7 +169,7 @@ Status CheckOptions(const ApplyOptions& options) {
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(*options.output, ignored);
   if (!options.replace_output || !is_file) {
-    const Status free = CheckNameIsFree(*options.output);
+    Status free = CheckNameIsFree(*options.output);
     if (free.ok()) return free;
     return Error(free.error().code(), is_file ? free.error().message() + ", or give --force" : free.error().message());
   }
