@@ -456,7 +456,7 @@ Status RunFollow(const FollowOptions& options, const CommandTools& tools) {
   std::optional<ServedMetrics> metrics;
   if (options.metrics.has_value()) WW_RETURN_IF_ERROR(metrics.emplace(clock).Start(*options.metrics));
   ServedMetrics* const served = metrics.has_value() ? &*metrics : nullptr;
-  if (const Status checked = CheckRun(options, *store, interrupt, sleeper); !checked.ok()) {
+  if (Status checked = CheckRun(options, *store, interrupt, sleeper); !checked.ok()) {
     if (!InterruptGuard::interrupted()) return checked;
     PrintEnd(options, FollowEnd::kStopped, FollowerStatus());
     return Ok();
