@@ -40,7 +40,7 @@ std::string ShellQuoted(const std::string& text) {
 // "publish:--step|publish:-s", patterns of a case; "*:--threads" for the program's.
 std::string Patterns(const std::string& command, const OptionDescription& option) {
   std::vector<std::string> patterns;
-  for (const std::string& name : option.names) patterns.push_back(command + ":" + name);
+  for (const std::string& name : option.names) patterns.push_back(fmt::format("{}:{}", command, name));
   return fmt::format("{}", fmt::join(patterns, "|"));
 }
 

@@ -40,7 +40,8 @@ void Write(const std::string& text) {
   std::fflush(stderr);
 }
 
-void WriteJson(std::string_view event, std::string_view level, const std::string& message, JsonOutput more = {}) {
+void WriteJson(std::string_view event, std::string_view level, const std::string& message,
+               const JsonOutput& more = {}) {
   JsonOutput json = {
       {"event", event}, {"level", level}, {"time", TimeText(SystemClock().Wall())}, {"message", message}};
   if (more.is_object()) json.update(more);

@@ -378,7 +378,7 @@ Result<FollowerStep> Follower::Stage() {
   const Version version = record.version;
   const Sha256Digest& before = Last()->record.state;
   if (staged_.empty() && target_.verifies_base()) {
-    if (const Status verified = target_.Verify(); !verified.ok()) return LoseHeld(verified.error());
+    if (Status verified = target_.Verify(); !verified.ok()) return LoseHeld(verified.error());
   }
   WW_TRY(const StateView* const view, staged_.View());
   auto change = DecodeVersion(record, before, deltas_.parts(), *view, *tools_.kernels, *tools_.pool);
@@ -442,7 +442,7 @@ Status Follower::Apply() {
   const bool has_load = staged_.load() != nullptr;
   std::optional<KnownRecord> loaded;
   if (has_load) loaded = staged_.load()->record();
-  if (const Status written = staged_.WriteToTarget(); !written.ok()) {
+  if (Status written = staged_.WriteToTarget(); !written.ok()) {
     if (has_load && staged_.load() == nullptr) {
       ++counters_.anchors_loaded;
       SetHeld(*std::move(loaded));
@@ -463,13 +463,13 @@ Status Follower::Apply() {
 }
 
 Status Follower::Verify() {
-  const Status verified = target_.Verify();
+  Status verified = target_.Verify();
   if (!verified.ok() && held_record_.has_value()) static_cast<void>(LoseHeld(verified.error()));
   return verified;
 }
 
 Status Follower::Undo() {
-  if (const Status undone = target_.Undo(); !undone.ok()) {
+  if (Status undone = target_.Undo(); !undone.ok()) {
     if (held_record_.has_value()) static_cast<void>(LoseHeld(undone.error()));
     return undone;
   }

@@ -108,7 +108,7 @@ Status StagedVersions::WriteToTarget() {
   WW_CHECK(!empty());
   const Held after = HeldOf(last());
   if (load_ == nullptr) return target_.Apply(Combined(), after);
-  const Status committed = load_->Commit(Combined(), after);
+  Status committed = load_->Commit(Combined(), after);
   if (!committed.ok() && target_.held() == HeldOf(load_->record())) {
     view_.reset();
     load_ = nullptr;

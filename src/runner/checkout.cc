@@ -139,7 +139,7 @@ Status Load(const Run& run, std::optional<Version> version, Target& target, cons
   options.keep_lease = false;
   options.fetch_threads = kTransferThreads;
   Follower follower(run, target, NewId(random), options, tools);
-  const Status loaded = FollowTo(follower, version, after_step);
+  Status loaded = FollowTo(follower, version, after_step);
   if (loaded.ok() || !version.has_value() || loaded.error().code() != ErrorCode::kNotFound) return loaded;
   const auto record = run.ReadRecord(*version);
   if (!record.ok() || !record.value().has_value()) return loaded;

@@ -30,13 +30,13 @@ std::string_view NameOf(MetricType type) {
 }
 
 std::span<const std::string_view> FailureCodes() {
-  static const std::vector<std::string_view> codes = [] {
+  static const std::vector<std::string_view> kCodes = [] {
     std::vector<std::string_view> names;
     for (const ErrorKind& kind : AllErrorKinds()) names.push_back(kind.name);
     names.emplace_back("unexpected");
     return names;
   }();
-  return codes;
+  return kCodes;
 }
 
 }  // namespace weightwire

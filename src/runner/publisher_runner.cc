@@ -132,8 +132,11 @@ PublisherRunner::BoardWork PublisherRunner::NextBoardWork(std::chrono::nanosecon
 void PublisherRunner::BoardDone() {
   Change([&] {
     BoardOutbox& outbox = publisher_->outbox();
-    outbox.outgoing.erase(outbox.outgoing.begin(), outbox.outgoing.begin() + std::exchange(given_messages_, 0));
-    outbox.unneeded.erase(outbox.unneeded.begin(), outbox.unneeded.begin() + std::exchange(given_keys_, 0));
+    const auto erase_first = [](auto& list, std::size_t count) {
+      list.erase(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(count));
+    };
+    erase_first(outbox.outgoing, std::exchange(given_messages_, 0));
+    erase_first(outbox.unneeded, std::exchange(given_keys_, 0));
   });
 }
 

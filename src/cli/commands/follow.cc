@@ -277,7 +277,7 @@ Status CheckRun(const FollowOptions& options, Store& store, const InterruptGuard
                 const InterruptSleeper& sleeper) {
   const auto retry_for =
       std::min(options.global->RetryFor(), options.timeout.value_or(std::chrono::milliseconds::max()));
-  const Status checked = RetryTransient(interrupt, retry_for, [&]() -> Result<bool> {
+  Status checked = RetryTransient(interrupt, retry_for, [&]() -> Result<bool> {
     const auto run = Run::Open(store);
     const bool may_be_missing = options.wait_for_run && !run.ok() && run.error().code() == ErrorCode::kNotFound;
     if (run.ok() || may_be_missing) return true;
@@ -415,7 +415,7 @@ class Session {
   Status RunCommand() {
     if (!command_.has_value()) return Ok();
     // A lease that cannot be renewed at this moment is tried again with everything else.
-    const Status ran = command_->Run(*mirror_.held(), [this] { static_cast<void>(follower_.KeepLease()); });
+    Status ran = command_->Run(*mirror_.held(), [this] { static_cast<void>(follower_.KeepLease()); });
     if (ran.ok() || options_.once) return ran;
     reporter_.Warn(ran.error().message());
     return Ok();

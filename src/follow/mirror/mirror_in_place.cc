@@ -101,7 +101,7 @@ Status MirrorInPlace::Verify() {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("{} holds no version yet that could be verified", directory_.string()));
   }
-  const Status found = FindDamage();
+  Status found = FindDamage();
   if (found.ok() || found.error().code() != ErrorCode::kCorrupt) return found;
   // Without saved digests, opening the mirror digests it in full, even if it is told to trust the files.
   (void)files_.Remove(own_ / DigestFile(state_.held->state));

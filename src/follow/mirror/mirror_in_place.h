@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/filesystem.h"
@@ -47,12 +48,12 @@ inline constexpr std::string_view kReplacementFile = "replacement";
 
 class MirrorInPlace final : public Mirror {
  public:
-  MirrorInPlace(FileSystem& files, FileSystem::Path directory, const MirrorOptions& options, const Kernels& kernels,
+  MirrorInPlace(FileSystem& files, FileSystem::Path directory, MirrorOptions options, const Kernels& kernels,
                 ThreadPool& pool)
       : files_(files),
         directory_(std::move(directory)),
         own_(directory_ / kMirrorFolder),
-        options_(options),
+        options_(std::move(options)),
         kernels_(kernels),
         pool_(pool) {}
 

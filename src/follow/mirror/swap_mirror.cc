@@ -62,11 +62,11 @@ Status CloneMirror(FileSystem& files, const Path& from, const Path& to, int dept
 
 class SwapMirror final : public Mirror {
  public:
-  SwapMirror(FileSystem& files, Path directory, const MirrorOptions& options, const Kernels& kernels, ThreadPool& pool)
+  SwapMirror(FileSystem& files, Path directory, MirrorOptions options, const Kernels& kernels, ThreadPool& pool)
       : files_(files),
         directory_(std::move(directory)),
         own_(directory_ / kMirrorFolder),
-        options_(options),
+        options_(std::move(options)),
         kernels_(kernels),
         pool_(pool) {}
 
