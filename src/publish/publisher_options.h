@@ -1,5 +1,5 @@
-// What a publisher is told, and what it runs on. Its parts (version_maker.h, committer.h, board_host.h) are given the
-// same options.
+// The options of a publisher, and the tools that it runs on. Its parts (version_maker.h, committer.h, board_host.h) are
+// given the same options.
 #pragma once
 
 #include <cstddef>

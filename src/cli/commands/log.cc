@@ -42,7 +42,7 @@ constexpr std::size_t kTimeWithoutFraction = std::string_view("0000-00-00T00:00:
 
 void PrintHead() { fmt::print(kColumns, "version", "step", "published", "changed", "delta", "of model", "anchor", ""); }
 
-// What is to be said of a version beside its numbers.
+// Remarks on a version, shown after its numbers.
 std::string Remarks(const VersionInfo& info) {
   std::string remarks;
   const auto add = [&](std::string_view remark) {
